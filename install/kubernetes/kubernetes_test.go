@@ -50,7 +50,7 @@ func (d *daemon) Plugins(context.Context, *introspection.PluginsRequest) (*intro
 	return r, nil
 }
 
-// spaces and lists have the methods List of two services.
+// spaces and lists have a method of two services each.
 type spaces struct {
 	namespaces.UnimplementedNamespacesServer
 }
@@ -64,12 +64,16 @@ type lists struct {
 	daemon *daemon
 }
 
-func (l lists) List(_ context.Context, r *containers.ListContainersRequest) (*containers.ListContainersResponse,
-	error) {
-	if len(r.Filters) != 1 || r.Filters[0] != "snapshotter==lighter" {
-		return nil, fmt.Errorf("filters %q", r.Filters)
+func (l lists) ListStream(r *containers.ListContainersRequest, stream containers.Containers_ListStreamServer) error {
+	if len(r.Filters) > 0 {
+		return fmt.Errorf("filters %q: containerd has none for snapshotters", r.Filters)
 	}
-	return &containers.ListContainersResponse{Containers: l.daemon.users}, nil
+	for _, c := range append(l.daemon.users, &containers.Container{ID: "3", Snapshotter: "overlayfs"}) {
+		if err := stream.Send(&containers.ListContainerMessage{Container: c}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // system is a machine as a distribution lays it out.
@@ -264,8 +268,8 @@ func TestDistributions(t *testing.T) {
 			if _, err := h.Install(t.Context()); err != nil || tree(t, h) != installed {
 				t.Errorf("the second installation: %v, and changes", err)
 			}
-			d.users = []*containers.Container{{ID: "1", Labels: map[string]string{"io.kubernetes.pod.uid": "own",
-				"io.kubernetes.pod.name": "n", "io.kubernetes.pod.namespace": "lighter"}}, {ID: "2"}}
+			d.users = []*containers.Container{{ID: "1", Snapshotter: "lighter", Labels: map[string]string{"io.kubernetes.pod.uid": "own",
+				"io.kubernetes.pod.name": "n", "io.kubernetes.pod.namespace": "lighter"}}, {ID: "2", Snapshotter: "lighter"}}
 			r, err = h.Withdraw(t.Context(), "own")
 			if err != nil || len(r.Users) != 1 || r.Users[0] != "container 2 (namespace k8s.io)" {
 				t.Errorf("withdraw: got %+v, %v; want one user", r, err)

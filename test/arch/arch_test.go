@@ -191,7 +191,8 @@ test/e2e/node: | node/binds node/control node/directory node/imagecache node/kee
 test/e2e/peers:
 test/e2e/podman:
 test/e2e/soak: | node/control node/health node/keeper node/mount node/report
-test/e2e/system: | install node node/doctor node/front/containerd/blobs node/keeper node/mount node/preheat node/report
+test/e2e/system: | install node node/doctor node/front/containerd node/front/containerd/blobs node/keeper node/mount
+	node/preheat node/report
 test/e2e/versions:
 test/house:
 test/testkit/buildkitd: node/front/containerd test/testkit/site

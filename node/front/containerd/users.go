@@ -2,7 +2,10 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"slices"
 	"strings"
 
@@ -49,12 +52,14 @@ func Users(ctx context.Context, socket, snapshotter string) ([]User, error) {
 	var users []User
 	for _, ns := range all.Namespaces {
 		in := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", ns.Name)
-		request := &containers.ListContainersRequest{Filters: []string{"snapshotter==" + snapshotter}}
-		list, err := containers.NewContainersClient(conn).List(in, request)
-		if err != nil {
-			return nil, fmt.Errorf("list the containers of containerd at %s in namespace %s: %w", socket, ns.Name, err)
-		}
-		for _, c := range list.Containers {
+		for c, err := range list(in, containers.NewContainersClient(conn)) {
+			if err != nil {
+				return nil, fmt.Errorf("list the containers of containerd at %s in namespace %s: %w", socket, ns.Name,
+					err)
+			}
+			if c.Snapshotter != snapshotter {
+				continue
+			}
 			u := User{Namespace: ns.Name, Container: c.ID, PodUID: c.Labels[podUID]}
 			if name := c.Labels[podName]; name != "" {
 				u.Pod = c.Labels[podNamespace] + "/" + name
@@ -64,4 +69,21 @@ func Users(ctx context.Context, socket, snapshotter string) ([]User, error) {
 	}
 	slices.SortFunc(users, func(a, b User) int { return strings.Compare(a.String(), b.String()) })
 	return users, nil
+}
+
+// list returns the containers of a namespace, one by one: one message may be too small for all of
+// them. Containerd has no filter for a container's snapshotter.
+func list(ctx context.Context, client containers.ContainersClient) iter.Seq2[*containers.Container, error] {
+	return func(yield func(*containers.Container, error) bool) {
+		stream, err := client.ListStream(ctx, &containers.ListContainersRequest{})
+		for err == nil {
+			var m *containers.ListContainerMessage
+			if m, err = stream.Recv(); err == nil && !yield(m.Container, nil) {
+				return
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			yield(nil, err)
+		}
+	}
 }

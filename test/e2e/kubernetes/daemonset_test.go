@@ -111,7 +111,9 @@ func (f *fleet) kustomize(t *testing.T, manifests string, release int) (dir stri
 	}
 	k := object{"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
 		"resources": []string{source},
-		"images":    []object{{"name": "lighter", "newName": image, "newTag": "latest"}},
+		// The manifests of the removal name an image already, which a user edits.
+		"images": []object{{"name": "lighter", "newName": image, "newTag": "latest"},
+			{"name": "registry.example.org/lighter", "newName": image, "newTag": "latest"}},
 		"patches": []object{
 			{"target": object{"kind": "DaemonSet"}, "patch": add("containers/0/args/-", "--every=1s")},
 			{"target": object{"kind": "Job"}, "patch": add("hostNetwork", true)}}} // the cluster has no other one

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"lighter/node/front/containerd"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
@@ -88,6 +89,11 @@ func TestPod(t *testing.T) {
 	w.Exec(w.Start(python, nil), "cd / && "+pods.CheckPackage)
 	if st := status(t, s); len(st.Mounts) != 2 {
 		t.Errorf("mounts: %+v, want still two: the pod's handler has another snapshotter", st.Mounts)
+	}
+	// The removal of Lighter waits for these.
+	users, err := containerd.Users(t.Context(), s.Machine.ContainerdSocket(), site.Lighter)
+	if err != nil || len(users) != 2 || users[0].Container != c && users[1].Container != c {
+		t.Errorf("users of the snapshotter: %+v, %v; want the container %s and its sandbox", users, err, c)
 	}
 
 	w.Remove()

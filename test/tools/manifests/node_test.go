@@ -72,14 +72,21 @@ func TestNodeChartIsLikeTheManifests(t *testing.T) {
 	}
 }
 
-// The account of the job that waits for the removal may list nodes.
+// The account of the job that waits for the removal may list nodes. Its pod does not run where the
+// removal would wait for it.
 func TestRemovalIsAwaited(t *testing.T) {
 	text, err := charted("")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, o := range map[string]objects{"chart": decode(t, text), "kustomize": built(t, uninstallDir)} {
-		account := o["Job lighter-uninstall"].(*batch.Job).Spec.Template.Spec.ServiceAccountName
+		pod := o["Job lighter-uninstall"].(*batch.Job).Spec.Template.Spec
+		required := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+		if term := required.NodeSelectorTerms[0].MatchExpressions[0]; term.Key != "lighter/installed" ||
+			term.Operator != core.NodeSelectorOpDoesNotExist {
+			t.Errorf("%s: the job's pod has the affinity %+v", name, required)
+		}
+		account := pod.ServiceAccountName
 		binding := o["ClusterRoleBinding "+account].(*rbac.ClusterRoleBinding)
 		rules := o["ClusterRole "+binding.RoleRef.Name].(*rbac.ClusterRole).Rules
 		if o["ServiceAccount "+account] == nil || binding.Subjects[0].Name != account ||

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -23,8 +24,23 @@ const (
 // Resident keeps this program in memory. The image of a pod may be lazy: a program that is not read
 // to its end would wait for the node that it has to start again.
 func Resident() error {
-	if err := unix.Mlockall(unix.MCL_CURRENT); err != nil {
-		return fmt.Errorf("lock the program in memory: %w", err)
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(maps)) {
+		var from, to uintptr
+		var access, offset, device string
+		var inode uint64 // 0: no file
+		if _, err := fmt.Sscanf(line, "%x-%x %s %s %s %d", &from, &to, &access, &offset, &device, &inode); err != nil {
+			return fmt.Errorf("read /proc/self/maps: %q: %w", line, err)
+		}
+		if inode == 0 || !strings.HasPrefix(access, "r") {
+			continue
+		}
+		if _, _, err := unix.Syscall(unix.SYS_MLOCK, from, to-from, 0); err != 0 {
+			return fmt.Errorf("lock the program in memory: %w", err)
+		}
 	}
 	return nil
 }

@@ -297,13 +297,14 @@ func (n *Node) openDirectories(root string) error {
 	if dir := n.config.ImageStore; dir != "" {
 		n.store, err = imagestore.Open(imagestore.Config{
 			Dir: dir, Patterns: n.config.ImageStoreNames, Refresh: time.Duration(n.config.ImageStoreRefresh),
-			Hub: n.hubs, Contents: n.configs,
+			Hub: n.hubs, Contents: n.configs, Layers: n.layers,
 			Used: func() map[string]bool { return n.storeTrees.Chains() }, Log: n.log,
 		})
 		if err != nil {
 			n.noStore, n.store = err, nil
 			n.log.Error("the node runs without its image store: start it again once this is repaired", "err", err)
 		} else {
+			n.closers = append(n.closers, n.store.Close)
 			trees.Dir, trees.Links = imagestore.Trees(dir), n.store
 		}
 	}
@@ -333,6 +334,12 @@ type noLinks struct{}
 
 // HasChain implements directory.Links.
 func (noLinks) HasChain(string) bool { return false }
+
+// HasFile implements directory.Links.
+func (noLinks) HasFile(string) bool { return false }
+
+// Open implements directory.Links.
+func (noLinks) Open(string) (directory.Stream, error) { return nil, os.ErrNotExist }
 
 // openSnapshots opens the snapshotters, the differ and their sockets, if an address is configured.
 func (n *Node) openSnapshots(ctx context.Context) (err error) {

@@ -268,8 +268,10 @@ func TestDistributions(t *testing.T) {
 			if _, err := h.Install(t.Context()); err != nil || tree(t, h) != installed {
 				t.Errorf("the second installation: %v, and changes", err)
 			}
-			d.users = []*containers.Container{{ID: "1", Snapshotter: "lighter", Labels: map[string]string{"io.kubernetes.pod.uid": "own",
-				"io.kubernetes.pod.name": "n", "io.kubernetes.pod.namespace": "lighter"}}, {ID: "2", Snapshotter: "lighter"}}
+			own := map[string]string{"io.kubernetes.pod.uid": "own", "io.kubernetes.pod.name": "n",
+				"io.kubernetes.pod.namespace": "lighter"}
+			d.users = []*containers.Container{{ID: "1", Snapshotter: "lighter", Labels: own},
+				{ID: "2", Snapshotter: "lighter"}}
 			r, err = h.Withdraw(t.Context(), "own")
 			if err != nil || len(r.Users) != 1 || r.Users[0] != "container 2 (namespace k8s.io)" {
 				t.Errorf("withdraw: got %+v, %v; want one user", r, err)

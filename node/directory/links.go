@@ -17,15 +17,19 @@ import (
 	"lighter/node/mount"
 )
 
-// Links says of which chains a directory has links.
+// Links says which links and files a directory has.
 type Links interface {
 	HasChain(chain string) bool
+	HasFile(name string) bool
+	// Open opens a file. It waits for nothing. If the error is a syscall.Errno, programs get it.
+	Open(name string) (Stream, error)
 }
 
 // A directory with links has these names:
 //
 //	HEX         a symbolic link to the tree of chain sha256:HEX
 //	OWNERS/HEX  the tree
+//	FILE        a file (Links.HasFile)
 //
 // To read the link mounts the tree. The answer depends on the reader: the owners of the tree's
 // files are mapped into the reader's user namespace. OWNERS stands for its mapping and its user.
@@ -154,6 +158,11 @@ func (n *linksNode) Lookup(ctx context.Context, name string, out *fuse.EntryOut)
 			return child, fs.OK
 		}
 		return n.NewInode(ctx, &ownersNode{unlisted{dir: n.dir}, name}, fs.StableAttr{Mode: fuse.S_IFDIR}), fs.OK
+	}
+	if n.dir.config.Links.HasFile(name) {
+		n.dir.fill(out)
+		out.Mode = fuse.S_IFREG | 0o444
+		return n.NewInode(ctx, &streamNode{dir: n.dir, name: name}, fs.StableAttr{Mode: fuse.S_IFREG}), fs.OK
 	}
 	chain := "sha256:" + name
 	if !n.dir.config.Links.HasChain(chain) {

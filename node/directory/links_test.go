@@ -2,6 +2,7 @@ package directory
 
 import (
 	"log/slog"
+	"syscall"
 	"testing"
 
 	"lighter/durable"
@@ -14,11 +15,13 @@ type linked struct {
 	held int
 }
 
-func (*linked) HasChain(string) bool      { return true }
-func (l *linked) Hold(string)             { l.held++ }
-func (l *linked) Drop(string)             { l.held-- }
-func (*linked) IsShared(string, int) bool { return false }
-func (*linked) Tree(string) chunk.ID      { return chunk.ID{} }
+func (l *linked) HasFile(string) bool       { return false }
+func (*linked) Open(string) (Stream, error) { return nil, syscall.ENOENT }
+func (*linked) HasChain(string) bool        { return true }
+func (l *linked) Hold(string)               { l.held++ }
+func (l *linked) Drop(string)               { l.held-- }
+func (*linked) IsShared(string, int) bool   { return false }
+func (*linked) Tree(string) chunk.ID        { return chunk.ID{} }
 
 // A directory with links gives up its last image: it keeps no configs.
 func TestLastLinkIsGivenUp(t *testing.T) {

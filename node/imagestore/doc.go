@@ -8,6 +8,14 @@
 // from. The diff is an absolute symbolic link to DIR/trees/HEX, which package directory serves: to
 // follow the link mounts the tree.
 //
+// # Layers
+//
+// To save or push an image, a tool needs its layers' tar streams. It finds LAYER.tar-split.gz for
+// each layer, of which containers/storage makes the tar stream. It is a symbolic link to a file of
+// the same FUSE file system. The file is made while the tool reads it: the node fetches the layer
+// from a hub, decompresses it, and passes on all of its bytes. The file ends properly only if the
+// layer has its diffID. Nothing is kept. To look at the file, or to open it, waits for nothing.
+//
 // # What stays
 //
 // A pull through the store makes an image of the tool's own store whose layers are ours, and no
@@ -22,7 +30,7 @@
 //
 //	DIR/lighter.json                     what is listed; the other files are made from it
 //	DIR/overlay/ID/{link,diff}, DIR/overlay/l/LINK
-//	DIR/overlay-layers/layers.{json,lock}
+//	DIR/overlay-layers/layers.{json,lock}, DIR/overlay-layers/ID.tar-split.gz
 //	DIR/overlay-images/images.{json,lock}, DIR/overlay-images/ID/   manifests and config
 //	DIR/trees/                           (package directory)
 //

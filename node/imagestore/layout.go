@@ -86,6 +86,7 @@ func fileOf(key string) string {
 
 func stateFile(dir string) string      { return filepath.Join(dir, "lighter.json") }
 func layersFile(dir string) string     { return filepath.Join(dir, "overlay-layers", "layers.json") }
+func splitFile(dir, id string) string  { return filepath.Join(dir, "overlay-layers", id+splitSuffix) }
 func imagesFile(dir string) string     { return filepath.Join(dir, "overlay-images", "images.json") }
 func layersLock(dir string) string     { return filepath.Join(dir, "overlay-layers", "layers.lock") }
 func imagesLock(dir string) string     { return filepath.Join(dir, "overlay-images", "images.lock") }
@@ -162,7 +163,7 @@ func replaceJSON(path string, value any) (changed bool, err error) {
 	return true, replace(path, text)
 }
 
-// writeLayer makes the directory of a layer with a chain, and repairs what is wrong there.
+// writeLayer makes the files of a layer with a chain, and repairs what is wrong there.
 func writeLayer(dir, id, chain string) error {
 	// To compare a container with its image, the tools mount the image's layer alone, which needs
 	// the three directories. Users cannot make them.
@@ -179,6 +180,9 @@ func writeLayer(dir, id, chain string) error {
 	}
 	diff := filepath.Join(layerDir(dir, id), "diff")
 	if err := symlink(filepath.Join(Trees(dir), directory.Link(chain)), diff); err != nil {
+		return err
+	}
+	if err := symlink(filepath.Join(Trees(dir), id+splitSuffix), splitFile(dir, id)); err != nil {
 		return err
 	}
 	return symlink(filepath.Join("..", id, "diff"), linkFile(dir, link))

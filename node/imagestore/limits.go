@@ -17,4 +17,16 @@ const (
 	// at a time.
 	batchSize = 256
 	fetches   = 4
+
+	// maxStreams bounds the files of tar-split that are open, and layers those that are made at a
+	// time. Others wait.
+	maxStreams = 64
+	layers     = 4
+	// readerPatience is how long a reader may not read. A reader that waits any longer gets an
+	// error, so that others get its place.
+	readerPatience = 2 * time.Minute
+	// maxBlobs is how many images are looked at for one that the hub has a layer of.
+	maxBlobs = 4
+	// blockSize is how many bytes are made at a time.
+	blockSize = 128 << 10
 )

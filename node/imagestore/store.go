@@ -17,6 +17,7 @@ import (
 
 	"lighter/node/directory"
 	"lighter/node/imageconfig"
+	"lighter/node/layerblob"
 	"lighter/sleep"
 	"lighter/wire"
 	"lighter/wire/pattern"
@@ -40,6 +41,7 @@ type Config struct {
 	Refresh  time.Duration // pause between two looks at the hubs' images
 	Hub      Hub
 	Contents Contents
+	Layers   *layerblob.Reader
 	// Used returns the chains whose trees the node has mounted for the store.
 	Used func() map[string]bool
 	Log  *slog.Logger
@@ -57,9 +59,15 @@ type Store struct {
 	// goroutine.
 	failed map[string]bool
 
-	mu     sync.Mutex // guards what follows; only the goroutine of Run changes list
-	list   *list
-	status Status
+	life  context.Context // of streams
+	end   context.CancelFunc
+	tasks sync.WaitGroup // streams
+	slots chan struct{}  // has an element for each layer that is passed to a tool
+
+	mu      sync.Mutex // guards what follows; only the goroutine of Run replaces list
+	list    *list      // never changed, only replaced
+	status  Status
+	streams int
 }
 
 // Status is the state of a store.
@@ -83,7 +91,8 @@ func Open(c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("resolve the path of the image store: %w", err)
 	}
-	s := &Store{config: c, dir: dir, status: Status{Dir: c.Dir}}
+	s := &Store{config: c, dir: dir, slots: make(chan struct{}, layers), status: Status{Dir: c.Dir}}
+	s.life, s.end = context.WithCancel(context.Background())
 	if s.list, err = readList(dir); err != nil {
 		c.Log.Error("cannot read the list of the image store: it is made again", "err", err)
 	}
@@ -92,6 +101,15 @@ func Open(c Config) (*Store, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// Close ends the reading of layers.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.end()
+	s.mu.Unlock()
+	s.tasks.Wait()
+	return nil
 }
 
 // HasChain implements directory.Links.

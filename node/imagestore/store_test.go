@@ -21,6 +21,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/node/imageconfig"
+	"lighter/node/layerblob"
 	"lighter/wire"
 )
 
@@ -34,6 +35,7 @@ type hub struct {
 	used     map[string]bool
 	fetched  atomic.Int32
 	schema   int // of further images
+	registry *registry
 }
 
 func (h *hub) AllImages(context.Context, int64) ([]wire.Image, error) { return h.images, h.away }
@@ -66,7 +68,8 @@ func (h *hub) add(t *testing.T, name, upper string, repositories ...string) wire
 	m := v1.Manifest{Versioned: specs.Versioned{SchemaVersion: h.schema}, Config: v1.Descriptor{
 		MediaType: v1.MediaTypeImageConfig, Digest: digest.FromBytes(config)}}
 	for _, layer := range layers {
-		m.Layers = append(m.Layers, v1.Descriptor{MediaType: v1.MediaTypeImageLayerGzip, Digest: layer + "0", Size: 10})
+		m.Layers = append(m.Layers, v1.Descriptor{MediaType: v1.MediaTypeImageLayerGzip, Digest: layer + "0",
+			Size: int64(len(h.registry.blobs[layer.String()+"0"]))})
 	}
 	manifest, err := json.Marshal(m)
 	if err != nil {
@@ -88,7 +91,7 @@ func (h *hub) add(t *testing.T, name, upper string, repositories ...string) wire
 
 func newHub() *hub {
 	return &hub{contents: map[string]imageconfig.Image{}, used: map[string]bool{}, schema: 2,
-		broken: errors.New("no contents")}
+		broken: errors.New("no contents"), registry: &registry{blobs: map[string][]byte{}}}
 }
 
 func (h *hub) open(t *testing.T, dir string, patterns ...string) *Store {
@@ -96,11 +99,18 @@ func (h *hub) open(t *testing.T, dir string, patterns ...string) *Store {
 	if patterns == nil {
 		patterns = []string{"**"}
 	}
+	log := slog.New(slog.DiscardHandler)
 	s, err := Open(Config{Dir: dir, Patterns: patterns, Refresh: time.Hour, Hub: h, Contents: h,
-		Used: func() map[string]bool { return h.used }, Log: slog.New(slog.DiscardHandler)})
+		Layers: &layerblob.Reader{Statements: h.registry, Hub: h.registry, Log: log},
+		Used:   func() map[string]bool { return h.used }, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return s
 }
 
@@ -134,6 +144,10 @@ func listed(t *testing.T, dir string) (names []string, layers int) {
 		}
 		if _, err := os.Stat(filepath.Join(layerDir(dir, y.ID), "empty")); err != nil {
 			t.Error(err)
+		}
+		target, err = os.Readlink(splitFile(dir, y.ID))
+		if err != nil || target != filepath.Join(Trees(dir), y.ID+splitSuffix) {
+			t.Errorf("layer %s: file of tar-split %q, %v", y.ID, target, err)
 		}
 		target, err = os.Readlink(filepath.Join(layerDir(dir, y.ID), "diff"))
 		if err != nil || !filepath.IsAbs(target) {
@@ -231,7 +245,7 @@ func TestDamage(t *testing.T) {
 	top := layerID(digest.FromString("lower").Encoded(), digest.FromString("a"))
 	config, _, _ := strings.Cut(filepath.Base(imageDir(dir, s.list.Images[0].ID)), "/")
 	for _, file := range []string{stateFile(dir), layersFile(dir), imagesFile(dir), layersLock(dir),
-		linkFile(dir, linkOf(top)), filepath.Join(layerDir(dir, top), "diff"),
+		linkFile(dir, linkOf(top)), splitFile(dir, top), filepath.Join(layerDir(dir, top), "diff"),
 		filepath.Join(layerDir(dir, top), "link"),
 		filepath.Join(imageDir(dir, config), "manifest"), imageDir(dir, config), layerDir(dir, top)} {
 		for _, damage := range []func(string) error{os.RemoveAll, func(file string) error {

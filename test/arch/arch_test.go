@@ -144,7 +144,8 @@ node/health: node/fuse node/mount
 node/held: durable format/chunk sleep wire wire/client
 node/imagecache: format/chunk node/completion node/trees sleep store/disk
 node/imageconfig: durable format/chunk format/index wire
-node/imagestore: durable node/directory node/imageconfig sleep store wire wire/pattern
+node/imagestore: durable format/chunk format/compress node/directory node/imageconfig node/layerblob sleep store wire
+	wire/pattern
 node/keeper:
 node/layerblob: format/chunk format/index sleep wire
 node/memory:

@@ -171,6 +171,12 @@ type machine struct {
 // newMachine starts a node, and waits until its store has the hub's images.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
+	return newMachineBehind(t, "http://"+hub)
+}
+
+// newMachineBehind starts a node that reaches the hub at a URL.
+func newMachineBehind(t *testing.T, url string) *machine {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "machine-") // lower case, as Podman requires of names
 	if err != nil {
 		t.Fatal(err)
@@ -190,10 +196,10 @@ func newMachine(t *testing.T) *machine {
 	config := fmt.Sprintf(`root = %q
 address = ""
 containerd = ""
-hubs = ["http://%s"]
+hubs = [%q]
 image_store = %q
 image_store_refresh = "1s"
-`, m.root(), hub, m.store)
+`, m.root(), url, m.store)
 	if err := write(filepath.Join(dir, "node.toml"), config); err != nil {
 		t.Fatal(err)
 	}

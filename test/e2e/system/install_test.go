@@ -168,7 +168,7 @@ func commit(t *testing.T, s *site.Site) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	moved := received(t, s, func() { ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "diff", c.ID) })
+	moved := images.Received(t, s, func() { ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "diff", c.ID) })
 	if err := c.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}

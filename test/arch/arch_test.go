@@ -180,12 +180,12 @@ test/compat: | durable hub node/binds node/control node/directory node/fuse node
 	store/disk store/origin wire wire/client
 test/e2e: | hub hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
 test/e2e/bench: | bench/starts
-test/e2e/bounds: | node/control node/report
-test/e2e/buildkit: | install node/report
+test/e2e/bounds: | node/control
+test/e2e/buildkit: | install node/front/containerd
 test/e2e/commands: | mirror wire wire/client
 test/e2e/containers: | node/control
 test/e2e/docker: | install node/doctor node/report
-test/e2e/hubs: | node/report wire
+test/e2e/hubs: | wire
 test/e2e/kubernetes: | node/report
 test/e2e/network: | node/report
 test/e2e/node: | node/binds node/control node/directory node/imagecache node/keeper node/mount node/report node/resolver store/disk
@@ -220,6 +220,7 @@ test/testkit/postgres: test/testkit/port
 test/testkit/s3: test/testkit/port
 test/testkit/printed:
 test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link wire/client
+test/testkit/sitetest: node/report test/testkit/site
 test/testkit/socketdir:
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
 test/testkit/systemctl:

@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lighter/node/report"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
@@ -33,16 +33,7 @@ func start(t *testing.T, options site.Options) *site.Site {
 	if options.Lighter, err = site.Binary(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := site.Start(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return sitetest.Start(t, options)
 }
 
 // derive makes n images: each is the image from, with one more layer that has one file, /number.
@@ -77,12 +68,4 @@ func ingest(t *testing.T, s *site.Site, layouts ...string) (images []string) {
 		t.Fatal(err)
 	}
 	return images
-}
-
-func status(t *testing.T, s *site.Site) (st report.Status) {
-	t.Helper()
-	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
-		t.Fatal(err)
-	}
-	return st
 }

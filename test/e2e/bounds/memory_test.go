@@ -14,6 +14,7 @@ import (
 
 	"lighter/node/control"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // maxMemory bounds the resident memory of a daemon, in bytes.
@@ -27,7 +28,7 @@ func TestMemoryWithManyTrees(t *testing.T) {
 	images := ingest(t, s, append(derive(t, s, "base", n/2), derive(t, s, "python", n-n/2)...)...)
 	dirs := mountAll(t, s, images)
 	mounted := memory(t, s)
-	if got := len(status(t, s).Mounts); got != n {
+	if got := len(sitetest.Status(t, s).Mounts); got != n {
 		t.Fatalf("%d trees are mounted, want %d", got, n)
 	}
 	for _, dir := range dirs {

@@ -12,6 +12,7 @@ import (
 
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // digestFiles is a shell command. It prints a digest of an image's files: those in /usr, sorted by
@@ -51,7 +52,7 @@ func TestContainersStartedAtOnce(t *testing.T) {
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if images := status(t, s).Images; len(images) != 1 || !images[0].Lazy {
+	if images := sitetest.Status(t, s).Images; len(images) != 1 || !images[0].Lazy {
 		t.Fatalf("images of the node: got %+v, want one, which is lazy", images)
 	}
 	if m := memory(t, s); m.Most > maxMemory {
@@ -59,7 +60,7 @@ func TestContainersStartedAtOnce(t *testing.T) {
 	} else {
 		t.Logf("%d containers: the node had up to %d MB resident", n, m.Most/1e6)
 	}
-	counter.check(t, status(t, s).Fetched.Requests)
+	counter.check(t, sitetest.Status(t, s).Fetched.Requests)
 }
 
 // push pushes images to the registry, and adds them to the hub.

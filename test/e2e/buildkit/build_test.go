@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"lighter/node/report"
 	"lighter/test/testkit/buildkitd"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(site.EnclosedWith(prepare, m.Run)) }
@@ -49,15 +49,6 @@ func prepare() (stop func() error, err error) {
 	return stop, nil
 }
 
-func status(t *testing.T) report.Status {
-	t.Helper()
-	var st report.Status
-	if err := shared.Site.Machine.NodeStatus(t.Context(), &st); err != nil {
-		t.Fatal(err)
-	}
-	return st
-}
-
 // python begins a Dockerfile with an image that the hub knows.
 var python = "FROM " + site.Reference("python")
 
@@ -78,7 +69,7 @@ func TestFromIsLazy(t *testing.T) {
 		t.Errorf("the build received %d bytes, want a third of the image's %d at most", moved, whole)
 	}
 	shared.hasNoLayer(t, "python")
-	if images := status(t).Images; len(images) != 1 || !images[0].Lazy || images[0].Image == "" {
+	if images := sitetest.Status(t, shared.Site).Images; len(images) != 1 || !images[0].Lazy || images[0].Image == "" {
 		t.Errorf("images of the node: %+v, want one, which is lazy and has a name", images)
 	}
 }
@@ -210,7 +201,7 @@ func TestPrune(t *testing.T) {
 // isEmpty checks that the node has no image and no snapshot of BuildKit.
 func isEmpty(t *testing.T) {
 	t.Helper()
-	if st := status(t); len(st.Images)+len(st.Mounts)+len(st.Leftovers) != 0 {
+	if st := sitetest.Status(t, shared.Site); len(st.Images)+len(st.Mounts)+len(st.Leftovers) != 0 {
 		t.Errorf("after a prune, the node has images %+v, mounts %+v, leftovers %+v, want none", st.Images, st.Mounts,
 			st.Leftovers)
 	}
@@ -261,7 +252,7 @@ func TestHubIsAway(t *testing.T) {
 	if out != "hello\n" {
 		t.Errorf("the build step printed %q, want hello", out)
 	}
-	if images := status(t).Images; len(images) != 1 || images[0].Lazy {
+	if images := sitetest.Status(t, shared.Site).Images; len(images) != 1 || images[0].Lazy {
 		t.Errorf("images of the node: %+v, want one, which is not lazy", images)
 	}
 	shared.prune(t)

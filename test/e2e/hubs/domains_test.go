@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 	"lighter/wire"
 )
 
@@ -152,7 +153,7 @@ func TestNodeOfADomain(t *testing.T) {
 	ref := balanced("team/app")
 	c := run(t, s, ref)
 	reads(t, c, 0, 4)
-	if st := status(t, s); st.Domain != "team" {
+	if st := sitetest.Status(t, s); st.Domain != "team" {
 		t.Errorf("the domain in the node's status: %q, want team", st.Domain)
 	}
 	holder(t, s.Hub, "one tree", func(h wire.Holder) bool { return h.Trees == 1 })
@@ -163,7 +164,7 @@ func TestNodeOfADomain(t *testing.T) {
 	if _, err := s.Machine.Pull(t.Context(), site.Lighter, secret); err != nil {
 		t.Errorf("pull an image that only the default domain has: %v", err)
 	}
-	for _, i := range status(t, s).Images {
+	for _, i := range sitetest.Status(t, s).Images {
 		if i.Image == secret && i.Lazy {
 			t.Errorf("an image that only the default domain has is lazy: %s", i.Why)
 		}
@@ -193,10 +194,10 @@ func TestNodeOfADomain(t *testing.T) {
 	}
 	awaitTrees(0)
 	forget(t, s)
-	fetched := status(t, s).Ahead.Startup.Fetched
+	fetched := sitetest.Status(t, s).Ahead.Startup.Fetched
 	c = run(t, s, ref)
 	eventually(t, "the node to fetch the startup pack", func() bool {
-		return status(t, s).Ahead.Startup.Fetched >= fetched+4*fileBytes
+		return sitetest.Status(t, s).Ahead.Startup.Fetched >= fetched+4*fileBytes
 	})
 	reads(t, c, 0, 4)
 	awaitTrees(1)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 	"lighter/wire"
 )
 
@@ -99,7 +100,7 @@ func TestRemovedImageIsHeld(t *testing.T) {
 	if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference("held")); err != nil {
 		t.Error(err)
 	}
-	for _, i := range status(t, s).Images {
+	for _, i := range sitetest.Status(t, s).Images {
 		if i.Lazy {
 			t.Errorf("an image that the hub has freed is lazy: %+v", i)
 		}
@@ -158,8 +159,8 @@ func TestNodeComesBackTooLate(t *testing.T) {
 		t.Errorf("the node's log has no line with %q", remedy)
 	}
 	const why = "no hub has it any more"
-	eventually(t, "a lost tree in the status", func() bool { return len(status(t, s).Lost) == 1 })
-	if lost := status(t, s).Lost[0]; !strings.Contains(lost.Cause, why) || len(lost.Images) != 1 ||
+	eventually(t, "a lost tree in the status", func() bool { return len(sitetest.Status(t, s).Lost) == 1 })
+	if lost := sitetest.Status(t, s).Lost[0]; !strings.Contains(lost.Cause, why) || len(lost.Images) != 1 ||
 		!strings.Contains(lost.Images[0], "late") {
 		t.Errorf("the lost tree in the status: %+v, want the image late and the cause %q", lost, why)
 	}

@@ -16,12 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"lighter/node/report"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/postgres"
 	"lighter/test/testkit/s3"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 	"lighter/wire"
 )
 
@@ -139,7 +139,7 @@ func run(t *testing.T, s *site.Site, ref string) *site.Container {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, i := range status(t, s).Images {
+	for _, i := range sitetest.Status(t, s).Images {
 		if i.Image == ref && !i.Lazy {
 			t.Fatalf("%s is not lazy: %s", ref, i.Why)
 		}
@@ -185,14 +185,6 @@ func forget(t *testing.T, s *site.Site) {
 	if err := site.DropCaches(); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func status(t *testing.T, s *site.Site) (st report.Status) {
-	t.Helper()
-	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
-		t.Fatal(err)
-	}
-	return st
 }
 
 // eventually waits until ok returns true, for two minutes at most.

@@ -19,6 +19,7 @@ import (
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
@@ -53,15 +54,7 @@ func startSite(t *testing.T, options site.Options) *site.Site {
 	if options.Lighter, err = site.Binary(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := site.Start(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := sitetest.Start(t, options)
 	if err := errors.Join(s.Push(t.Context(), filepath.Join(work, "images/python"), "python"),
 		s.Hub.Add(t.Context(), "python"), pods.AddPause(t.Context(), s)); err != nil {
 		t.Fatal(err)
@@ -200,13 +193,7 @@ func (e env) received(t *testing.T, most int64, fn func()) {
 	}
 }
 
-func (e env) status(t *testing.T) (st report.Status) {
-	t.Helper()
-	if err := e.s.Machine.NodeStatus(t.Context(), &st); err != nil {
-		t.Fatal(err)
-	}
-	return st
-}
+func (e env) status(t *testing.T) report.Status { t.Helper(); return sitetest.Status(t, e.s) }
 
 // What the kubelet does works lazily: a job with an image volume, a deployment with init and
 // ephemeral containers that pulls always, a runtime class, restarts of kubelet, containerd and node

@@ -17,6 +17,7 @@ import (
 
 	"lighter/node/report"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
@@ -46,20 +47,7 @@ func start(t *testing.T, options site.Options) *site.Site {
 		t.Fatal(err)
 	}
 	options.Ingested = []string{"base", "python"}
-	s, err := site.Start(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			log, _ := os.ReadFile(s.Machine.NodeLog()) // for information only
-			t.Logf("the node's log:\n%s", log)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return sitetest.Start(t, options)
 }
 
 func pull(t *testing.T, s *site.Site, snapshotter, name string) {
@@ -81,31 +69,23 @@ func run(t *testing.T, s *site.Site, snapshotter, name string, argv ...string) s
 	return ran.Output
 }
 
-func status(t *testing.T, s *site.Site) (st report.Status) {
-	t.Helper()
-	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
-		t.Fatal(err)
-	}
-	return st
-}
-
 // until waits until ok accepts the node's status, for two minutes at most.
 func until(t *testing.T, s *site.Site, what string, ok func(report.Status) bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
-		if ok(status(t, s)) {
+		if ok(sitetest.Status(t, s)) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("timeout: waiting for %s: the node's status is %+v", what, status(t, s))
+	t.Fatalf("timeout: waiting for %s: the node's status is %+v", what, sitetest.Status(t, s))
 }
 
 // during runs readMuch in a container of python. Once the node has fetched 4 MiB, it calls fn while
 // the container runs. It returns the container's output.
 func during(t *testing.T, s *site.Site, fn func()) string {
 	t.Helper()
-	before := status(t, s).Fetched.Bytes
+	before := sitetest.Status(t, s).Fetched.Bytes
 	output := make(chan string)
 	go func() { output <- run(t, s, site.Lighter, "python", readMuch...) }()
 	until(t, s, "the node to fetch 4 MiB", func(st report.Status) bool { return st.Fetched.Bytes > before+4<<20 })
@@ -214,7 +194,7 @@ func takesOver(t *testing.T, s *site.Site, want string, freeze func()) {
 		}
 	}
 	hello()
-	st := status(t, s)
+	st := sitetest.Status(t, s)
 	if len(st.Images) != 1 || !st.Images[0].Lazy || st.Hubs[0].Up || !st.Hubs[1].Up {
 		t.Errorf("after a pull without the hub: images %+v, hubs %+v; want one lazy image, the hub down, the mirror up",
 			st.Images, st.Hubs)
@@ -226,22 +206,22 @@ func takesOver(t *testing.T, s *site.Site, want string, freeze func()) {
 	if err := s.Hub.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	before := status(t, s).Hubs[0].Bytes
+	before := sitetest.Status(t, s).Hubs[0].Bytes
 	until(t, s, "the hub's recovery", func(st report.Status) bool {
 		hello() // one of its reads probes the hub
 		return st.Hubs[0].Up
 	})
 	hello()
-	if status(t, s).Hubs[0].Bytes == before {
+	if sitetest.Status(t, s).Hubs[0].Bytes == before {
 		t.Error("the node has received no bytes from the restarted hub, want some")
 	}
 
 	forget(t, s)
-	before = status(t, s).Hubs[1].Bytes
+	before = sitetest.Status(t, s).Hubs[1].Bytes
 	got := during(t, s, freeze)
-	if got != want || status(t, s).Hubs[1].Bytes == before {
+	if got != want || sitetest.Status(t, s).Hubs[1].Bytes == before {
 		t.Errorf("digest of python's files, read while the hub hangs: got %q, want %q, as on overlayfs, "+
-			"and bytes from the mirror: %+v", got, want, status(t, s).Hubs)
+			"and bytes from the mirror: %+v", got, want, sitetest.Status(t, s).Hubs)
 	}
 	if err := s.Hub.Thaw(); err != nil {
 		t.Error(err)
@@ -393,7 +373,7 @@ func TestLocationsComeLater(t *testing.T) {
 	if found, err := filepath.Glob(located); err != nil || len(found) != 1 {
 		t.Errorf("locations on the disk: %q (%v), want one file", found, err)
 	}
-	mounts := status(t, s).Mounts
+	mounts := sitetest.Status(t, s).Mounts
 	if len(mounts) != 1 || mounts[0].Device.Failed > 0 {
 		t.Fatalf("the node's mounts: %+v, want one, without failed reads", mounts)
 	}

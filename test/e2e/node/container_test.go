@@ -10,6 +10,7 @@ import (
 	"lighter/node/report"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // startSite starts a site. Its registry has the images base and python. Its hub has only the known
@@ -22,15 +23,7 @@ func startSite(t *testing.T, known ...string) *site.Site {
 func startSiteWith(t *testing.T, options site.Options, known ...string) *site.Site {
 	t.Helper()
 	options.Lighter, options.Ingested = lighter, known
-	s, err := site.Start(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := sitetest.Start(t, options)
 	for _, name := range []string{"base", "python"} {
 		if slices.Contains(known, name) {
 			continue

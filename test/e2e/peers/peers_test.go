@@ -10,6 +10,7 @@ import (
 
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
@@ -41,15 +42,7 @@ func write(t *testing.T, text string) (path string) {
 // Wipe. start returns the compressed size of the image's only layer, in bytes.
 func start(t *testing.T, peer site.Peer) (*site.Site, int64) {
 	t.Helper()
-	s, err := site.Start(t.Context(), site.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil { // also an error if mounts are left
-			t.Error(err)
-		}
-	})
+	s := sitetest.Start(t, site.Options{})
 	peer.Exports = map[string]string{"enable_remote_snapshot_annotations": "true"}
 	s.SetPeer(&peer)
 	if err := s.Push(t.Context(), images.Dir("base"), "base"); err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // A daemon that is too old for the kept state does not start, and prints what to do. Reads wait for
@@ -76,16 +77,7 @@ func startSite(t *testing.T) *site.Site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := site.Start(t.Context(), site.Options{Lighter: lighter})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return sitetest.Start(t, site.Options{Lighter: lighter})
 }
 
 // contained starts a site, and a container whose image has a large file, /data.

@@ -25,6 +25,7 @@ import (
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // blobsNamespace is the namespace of containerd that has the layers of lazy images.
@@ -69,7 +70,7 @@ func awaitBlobs(t testing.TB, s *site.Site, name string) {
 // blobsStatus returns the state of the node's layers.
 func blobsStatus(t testing.TB, s *site.Site) blobs.Status {
 	t.Helper()
-	st := status(t, s)
+	st := sitetest.Status(t, s)
 	if st.Blobs == nil {
 		t.Fatal("the status has no blobs")
 	}

@@ -17,6 +17,7 @@ import (
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // shipped returns the text of a configuration in deploy/containerd.
@@ -123,7 +124,7 @@ func runLazily(t *testing.T, s *site.Site, namespace, ref string) {
 	if moved > 10<<20 {
 		t.Errorf("running python received %d bytes, want at most 10 MiB", moved)
 	}
-	st := status(t, s)
+	st := sitetest.Status(t, s)
 	if len(st.Mounts) != 1 || st.Mounts[0].Device.Faults == 0 || len(st.Images) != 1 || !st.Images[0].Lazy {
 		t.Errorf("the status: mounts %+v, images %+v; want one mount with reads, one lazy image", st.Mounts, st.Images)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // The cache's segments are damaged while a container runs. The container reads the right bytes, and
@@ -38,7 +39,7 @@ func TestDamagedCache(t *testing.T) {
 	if err != nil || got != want {
 		t.Errorf("digest of the files with a damaged cache: got %q, want %q (%v)", got, want, err)
 	}
-	if status(t, s).Cache.Damaged == 0 {
+	if sitetest.Status(t, s).Cache.Damaged == 0 {
 		t.Error("the status shows no damaged chunks in the cache, want some")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // forge makes an OCI layout whose config has the diffIDs of an image, but whose layers have other
@@ -98,7 +99,7 @@ func TestForgedImage(t *testing.T) {
 			!strings.Contains(err.Error(), "wrong diff id") {
 			t.Errorf("%s: pull of a forged image: %v, want an error with \"wrong diff id\"", tag, err)
 		}
-		if st := status(t, s); len(st.Mounts) != 0 {
+		if st := sitetest.Status(t, s); len(st.Mounts) != 0 {
 			t.Errorf("%s: mounts after the pull of a forged image: %+v, want none", tag, st.Mounts)
 		}
 	}
@@ -136,7 +137,7 @@ func TestForgedImage(t *testing.T) {
 	}
 	reconnect(t, s)
 	pull(t, s, site.Lighter, "evil")
-	if st := status(t, s); st.Trust.Trust != "chain" || len(st.Images) != 1 || !st.Images[0].Lazy {
+	if st := sitetest.Status(t, s); st.Trust.Trust != "chain" || len(st.Images) != 1 || !st.Images[0].Lazy {
 		t.Errorf("status with trust = \"chain\": %+v, %+v; want this trust, and one lazy image", st.Trust, st.Images)
 	}
 }
@@ -149,7 +150,7 @@ func TestDoctorFindsMissingAnnotations(t *testing.T) {
 	if moved := images.Received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
 		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
-	for _, image := range status(t, s).Images {
+	for _, image := range sitetest.Status(t, s).Images {
 		if image.Lazy || !strings.Contains(image.Why, "enable_remote_snapshot_annotations") {
 			t.Errorf("the status: %+v, want an image that is not lazy, and the missing setting as the reason", image)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // proxy stands between a node and its hub. It forwards a request to the hub unless spoil answers
@@ -84,7 +85,7 @@ func runsPlain(t *testing.T, s *site.Site) {
 	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" {
 		t.Errorf("python printed %q, want hello", out)
 	}
-	for _, e := range status(t, s).Images {
+	for _, e := range sitetest.Status(t, s).Images {
 		if e.Lazy || e.Why == "" {
 			t.Errorf("the status: %+v, want an image that is not lazy, and the reason", e)
 		}
@@ -118,8 +119,9 @@ func TestBadHub(t *testing.T) {
 	p.setSpoil(nil)
 	pull(t, s, site.Lighter, "python")
 	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" ||
-		len(status(t, s).Mounts) != 1 {
-		t.Errorf("with a working hub python printed %q, want hello; mounts %+v, want one", out, status(t, s).Mounts)
+		len(sitetest.Status(t, s).Mounts) != 1 {
+		t.Errorf("with a working hub python printed %q, want hello; mounts %+v, want one", out,
+			sitetest.Status(t, s).Mounts)
 	}
 }
 
@@ -128,7 +130,7 @@ func TestBadHub(t *testing.T) {
 func TestForgedHub(t *testing.T) {
 	s := start(t, site.Options{HubKey: "ed25519:" + strings.Repeat("A", 43) + "="}, "+python")
 	runsPlain(t, s)
-	for _, e := range status(t, s).Images {
+	for _, e := range sitetest.Status(t, s).Images {
 		if !strings.Contains(e.Why, "refused") {
 			t.Errorf("the reason in the status: %q, want \"refused\" in it", e.Why)
 		}
@@ -147,8 +149,9 @@ func TestHubWithoutLocations(t *testing.T) {
 	p.setSpoil(onPath("/locations/", stall))
 	pull(t, s, site.Lighter, "python")
 	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" ||
-		len(status(t, s).Mounts) != 1 {
-		t.Errorf("without locations python printed %q, want hello; mounts %+v, want one", out, status(t, s).Mounts)
+		len(sitetest.Status(t, s).Mounts) != 1 {
+		t.Errorf("without locations python printed %q, want hello; mounts %+v, want one", out,
+			sitetest.Status(t, s).Mounts)
 	}
 }
 

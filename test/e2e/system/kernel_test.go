@@ -12,6 +12,7 @@ import (
 	"lighter/node/mount"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // readAll is a shell command that prints a digest of the names and contents of nearly all files of
@@ -61,7 +62,7 @@ func loops(t testing.TB, s *site.Site) (files []string) {
 // mode checks that one tree is mounted, and returns its mount mode.
 func mode(t testing.TB, s *site.Site) mount.Mode {
 	t.Helper()
-	st := status(t, s)
+	st := sitetest.Status(t, s)
 	if len(st.Mounts) != 1 {
 		t.Fatalf("mounts: %+v, want one", st.Mounts)
 	}
@@ -114,7 +115,7 @@ func TestMountModes(t *testing.T) {
 // saysNone checks that status and log say that no image is lazy. The status must also say why.
 func saysNone(t *testing.T, s *site.Site) {
 	t.Helper()
-	st := status(t, s)
+	st := sitetest.Status(t, s)
 	if len(st.Mounts) != 0 || len(st.Images) == 0 || !strings.Contains(st.NotLazy, "mount_mode is none") {
 		t.Errorf("the status: %+v, want images, no mounts, and the reason \"mount_mode is none\"", st)
 	}

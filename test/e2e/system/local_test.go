@@ -11,6 +11,7 @@ import (
 
 	"lighter/node/keeper"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // Once an image is completely cached and has a local device, a new container reads the local
@@ -32,7 +33,7 @@ func TestContainerWithALocalDevice(t *testing.T) {
 	before := startSleep()
 	device := awaitLocal(t, s)
 	after := startSleep()
-	if m := status(t, s).Mounts; len(m) != 1 || !m[0].Local {
+	if m := sitetest.Status(t, s).Mounts; len(m) != 1 || !m[0].Local {
 		t.Errorf("mounts: %+v, want one with the local device", m)
 	}
 	s.Machine.KillNode()
@@ -57,7 +58,7 @@ func TestContainerWithALocalDevice(t *testing.T) {
 	if got := run(t, s, site.Lighter, "python", "sh", "-c", sum); got != want {
 		t.Errorf("digest of the files with the next node: got %q, want %q", got, want)
 	}
-	if m := status(t, s).Mounts; len(m) != 1 || !m[0].Local {
+	if m := sitetest.Status(t, s).Mounts; len(m) != 1 || !m[0].Local {
 		t.Errorf("mounts of the next node: %+v, want one with the local device", m)
 	}
 	for _, c := range []*site.Container{before, after} {
@@ -75,7 +76,7 @@ func TestContainerWithALocalDevice(t *testing.T) {
 	if out, err := s.Machine.Lighter(t.Context(), "cache", "prune"); err != nil || !strings.Contains(out, "freed") {
 		t.Errorf("lighter cache prune: output %q, error %v; want \"freed\" in the output", out, err)
 	}
-	if _, err := os.Stat(device); err == nil || status(t, s).Cache.External != 0 {
+	if _, err := os.Stat(device); err == nil || sitetest.Status(t, s).Cache.External != 0 {
 		t.Errorf("after lighter cache prune, the local device exists (%v) or counts in the cache, want neither", err)
 	}
 }

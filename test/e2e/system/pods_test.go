@@ -14,6 +14,7 @@ import (
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // eventually waits until a condition holds.
@@ -74,7 +75,7 @@ func TestPod(t *testing.T) {
 	if again := images.Received(t, s, func() { pods.Pull(t, s, python, "") }); again > 100<<10 {
 		t.Errorf("a second pull received %d bytes, want at most 100 KiB", again)
 	}
-	if st := status(t, s); len(st.Mounts) != 2 {
+	if st := sitetest.Status(t, s); len(st.Mounts) != 2 {
 		t.Errorf("mounts: %+v, want two: the pause image, and the image of container and volume", st.Mounts)
 	}
 	counted(t, s, p, c)
@@ -87,7 +88,7 @@ func TestPod(t *testing.T) {
 	pods.Pull(t, s, python, "whole")
 	w := pods.Run(t, s, "whole", "whole", onHost)
 	w.Exec(w.Start(python, nil), "cd / && "+pods.CheckPackage)
-	if st := status(t, s); len(st.Mounts) != 2 {
+	if st := sitetest.Status(t, s); len(st.Mounts) != 2 {
 		t.Errorf("mounts: %+v, want still two: the pod's handler has another snapshotter", st.Mounts)
 	}
 	// The removal of Lighter waits for these.
@@ -176,7 +177,7 @@ func TestPauseImageWithoutLayers(t *testing.T) {
 	if moved > pods.Bytes {
 		t.Errorf("the pod received %d bytes, want at most %d", moved, pods.Bytes)
 	}
-	if st := status(t, s); len(st.Mounts) != 2 {
+	if st := sitetest.Status(t, s); len(st.Mounts) != 2 {
 		t.Errorf("mounts: %+v, want two: the pause image, and the container's image", st.Mounts)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"lighter/node/preheat"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // preheated runs `lighter preheat` for the image python, and returns what it reports.
@@ -38,7 +39,7 @@ func TestPreheat(t *testing.T) {
 	if packs.Image != "python:latest" {
 		t.Errorf("got %+v, want the image python:latest", packs)
 	}
-	if st := status(t, s); len(st.Images) != 0 || st.Cache.Chunks == 0 {
+	if st := sitetest.Status(t, s); len(st.Images) != 0 || st.Cache.Chunks == 0 {
 		t.Errorf("got images %+v, %d cached chunks; want chunks of no image", st.Images, st.Cache.Chunks)
 	}
 	if found := left(t, s); len(found) > 0 {

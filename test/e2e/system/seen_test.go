@@ -9,6 +9,7 @@ import (
 
 	"lighter/node/report"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // lighter runs a lighter command against the machine's node, and returns its output.
@@ -57,7 +58,7 @@ func TestStatusOfAnImage(t *testing.T) {
 		t.Errorf("the device: %+v, want reads that missed and waited, and no failed reads", device)
 	}
 	// The node may have fetched more for the kernel's read-ahead since details was called.
-	st := status(t, s)
+	st := sitetest.Status(t, s)
 	if got := device.Received[site.HubURL]; len(device.Received) != 1 || got == 0 || got > st.Fetched.Bytes {
 		t.Errorf("bytes received for the image: %v, want some from the hub only, at most as many as the node: %+v",
 			device.Received, st.Fetched)

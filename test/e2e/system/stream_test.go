@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // A container reads an image that is larger than the cache, twice. Every byte is right, and the
@@ -19,8 +20,8 @@ func TestWorkingSetLargerThanTheCache(t *testing.T) {
 	want := run(t, s, site.Overlayfs, "python", "sh", "-c", sum)
 	pull(t, s, site.Lighter, "python")
 	run(t, s, site.Lighter, "python", "true")
-	await(t, "a full cache", func() bool { return strings.Contains(status(t, s).Completion.Waits, "full") })
-	if st := status(t, s); st.Cache.Evicted > 0 || st.Cache.Used < st.Cache.Limit/2 {
+	await(t, "a full cache", func() bool { return strings.Contains(sitetest.Status(t, s).Completion.Waits, "full") })
+	if st := sitetest.Status(t, s); st.Cache.Evicted > 0 || st.Cache.Used < st.Cache.Limit/2 {
 		t.Errorf("the cache after the completion: %+v, want nothing evicted, and half of the limit used", st.Cache)
 	}
 	for range 2 {
@@ -31,7 +32,7 @@ func TestWorkingSetLargerThanTheCache(t *testing.T) {
 			t.Errorf("digest of the files: got %q, want %q, as on overlayfs", got, want)
 		}
 	}
-	st := status(t, s).Cache
+	st := sitetest.Status(t, s).Cache
 	if st.Used > st.Limit || st.Evicted < 4*st.Limit || st.Failed+st.Damaged+st.Unread > 0 {
 		t.Errorf("the cache: %+v, want the limit kept, at least four times the limit evicted, and no errors", st)
 	}

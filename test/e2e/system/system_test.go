@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"lighter/node/report"
 	"lighter/test/testkit/fswalk"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
@@ -41,15 +41,7 @@ func start(t testing.TB, options site.Options, images ...string) *site.Site {
 			others = append(others, name)
 		}
 	}
-	s, err := site.Start(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := sitetest.Start(t, options)
 	work, err := site.Work()
 	if err != nil {
 		t.Fatal(err)
@@ -69,15 +61,6 @@ func ctr(t testing.TB, s *site.Site, args ...string) string {
 		t.Fatalf("ctr %s: %v", strings.Join(args, " "), err)
 	}
 	return out
-}
-
-func status(t testing.TB, s *site.Site) report.Status {
-	t.Helper()
-	var st report.Status
-	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
-		t.Fatal(err)
-	}
-	return st
 }
 
 func pull(t testing.TB, s *site.Site, snapshotter, name string) {
@@ -121,7 +104,7 @@ func TestPullIsLazy(t *testing.T) {
 	if again > moved/20 {
 		t.Errorf("the second run received %d bytes, want at most a twentieth of the first run's %d", again, moved)
 	}
-	st := status(t, s)
+	st := sitetest.Status(t, s)
 	if len(st.Mounts) != 1 || len(st.Images) == 0 || st.Cache.Chunks == 0 {
 		t.Errorf("the status: %+v, want one mount, an image, and cached chunks", st)
 	}
@@ -207,7 +190,7 @@ func TestUnknownImage(t *testing.T) {
 	if out := run(t, s, site.Lighter, "base", "echo", "hello"); out != "hello\n" {
 		t.Errorf("echo printed %q, want hello", out)
 	}
-	st := status(t, s)
+	st := sitetest.Status(t, s)
 	if len(st.Mounts) != 0 || len(st.Images) == 0 || st.Images[0].Lazy || st.Images[0].Why == "" {
 		t.Errorf("the status: %+v, want no mounts, and an image that is not lazy, with the reason", st)
 	}

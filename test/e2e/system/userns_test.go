@@ -13,6 +13,7 @@ import (
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // userns runs a container in a user namespace. The namespace's IDs from 0 to length-1 are the
@@ -118,7 +119,7 @@ func TestUserNamespaces(t *testing.T) {
 	}
 	pull(t, s, site.Lighter, "mine")
 	seesOwners(t, s, "mine")
-	if st := status(t, s); len(st.Mounts) != 1 {
+	if st := sitetest.Status(t, s); len(st.Mounts) != 1 {
 		t.Errorf("mounts: %+v, want one, of the lazy lower layers", st.Mounts)
 	}
 	removeImage(t, s, "mine")

@@ -10,6 +10,7 @@ import (
 
 	"lighter/test/testkit/history"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // firstKept is the commit of the earlier version. Today's version must read what this commit and
@@ -87,19 +88,7 @@ var (
 // start starts a site with the given builds of hub and node, and adds the image base to the hub.
 func start(t *testing.T, today, hub, node string) *site.Site {
 	t.Helper()
-	s, err := site.Start(t.Context(), site.Options{Lighter: today, Hub: hub, Node: node})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			log, _ := os.ReadFile(s.Machine.NodeLog()) // for information only
-			t.Logf("the node's log:\n%s", log)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := sitetest.Start(t, site.Options{Lighter: today, Hub: hub, Node: node})
 	work, err := site.Work()
 	if err == nil {
 		err = s.Push(t.Context(), filepath.Join(work, "images", "base"), "base")

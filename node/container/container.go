@@ -53,8 +53,14 @@ type Options struct {
 // done before the process starts, Run gives up. Later, ctx has no effect: signals reach the
 // process. Without root, Run replaces this process by the same command in a user namespace.
 func Run(ctx context.Context, o Options) (code int, err error) {
+	if o.State == "" {
+		if o.State, err = defaultState(); err != nil {
+			return ExitFailed, err
+		}
+	}
+	s := state{dir: o.State, warn: o.Bundle.Notice}
 	if os.Geteuid() != 0 {
-		return ExitFailed, enter(ctx)
+		return ExitFailed, s.enter(ctx)
 	}
 	path, err := findRuntime(o.Runtime)
 	if err != nil {
@@ -63,18 +69,12 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 	if o.Terminal && !term.IsTerminal(int(os.Stdin.Fd())) {
 		return ExitFailed, errors.New("--tty needs a terminal as standard input")
 	}
-	if o.State == "" {
-		if o.State, err = defaultState(); err != nil {
-			return ExitFailed, err
-		}
-	}
 	if isRootless() {
 		o.Bundle.Store, o.Bundle.Spec.Rootless = o.Store, true
 		if err := o.Bundle.Spec.Check(); err != nil {
 			return ExitFailed, err
 		}
 	}
-	s := state{dir: o.State, warn: o.Bundle.Notice}
 	home, err := s.open(ctx, o.Name, path)
 	if err != nil {
 		return ExitFailed, err

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +26,7 @@ var namespace = []string{"--user", "--map-root-user", "--map-auto", "--mount", "
 
 // enter replaces this process by the same command in a user namespace. It returns only if that
 // fails.
-func enter(ctx context.Context) error {
+func (s state) enter(ctx context.Context) error {
 	for program, pkg := range map[string]string{"unshare": "util-linux 2.38 or newer", "newuidmap": "uidmap"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return fmt.Errorf("a container without root needs %s: install %s, or run this as root", program, pkg)
@@ -42,8 +43,46 @@ func enter(ctx context.Context) error {
 	if out, err := exec.CommandContext(ctx, unshare, append(namespace, "true")...).CombinedOutput(); err != nil {
 		return fmt.Errorf("make a user namespace: %s: %s, or run this as root", firstLine(out, err), wayOut(out))
 	}
+	if err := s.endKilled(ctx); err != nil {
+		return err
+	}
 	argv := append(append([]string{unshare}, namespace...), append([]string{"--", self}, os.Args[1:]...)...)
 	return fmt.Errorf("run %s: %w", unshare, unix.Exec(unshare, argv, os.Environ()))
+}
+
+// endKilled ends the containers of killed runs. Only a process outside of their user namespaces may
+// end processes of all IDs in them: the command in its new namespace may end only the user's own.
+// Their files are removed there.
+func (s state) endKilled(ctx context.Context) error {
+	if _, err := os.Stat(s.dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	left, err := s.stale(ctx)
+	for _, h := range left {
+		err = errors.Join(err, h.kill(), h.lock.Close())
+	}
+	return err
+}
+
+// kill kills the children of the runtime that runs a container: its process. The runtime then ends.
+func (h home) kill() error {
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, line := range lines {
+		text, _ := os.ReadFile(line) // the process may have ended
+		if !strings.Contains(string(text), "\x00"+h.engineDir()+"\x00") {
+			continue
+		}
+		children, _ := filepath.Glob(filepath.Join(filepath.Dir(line), "task/*/children"))
+		for _, file := range children {
+			list, _ := os.ReadFile(file)
+			for _, child := range strings.Fields(string(list)) {
+				if pid, err := strconv.Atoi(child); err == nil {
+					_ = unix.Kill(pid, unix.SIGKILL) // what stays is reported when its files are removed
+				}
+			}
+		}
+	}
+	return err
 }
 
 // firstLine returns the first line that a command has printed, or its error.
@@ -76,7 +115,7 @@ func isRootless() bool {
 
 // defaultState returns the directory of the containers' directories.
 func defaultState() (string, error) {
-	if !isRootless() {
+	if os.Geteuid() == 0 && !isRootless() {
 		return rootState, nil
 	}
 	data := os.Getenv("XDG_DATA_HOME")

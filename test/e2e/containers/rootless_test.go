@@ -160,17 +160,21 @@ func testRootlessSignals(t *testing.T) {
 	if code, lines := s.end(); code != 7 || !slices.Equal(lines, []string{"got"}) {
 		t.Errorf("exit code %d, output %q; want 7 and one signal", code, lines)
 	}
-	// A run that was killed: the next one ends its container, and removes its files.
-	s = startArgv(t, u.command("--name", "killed", "base:1", "sh", "-c", "trap '' TERM"+waits))
-	if err := s.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
+	// A run that was killed: the next one ends its container, and removes its files, whoever runs
+	// in the container.
+	for _, as := range []string{"0", "33"} {
+		s = startArgv(t, u.command("--name", "killed", "-u", as, "base:1", "sh", "-c", "trap '' TERM"+waits))
+		if err := s.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = s.cmd.Wait()
+		if len(u.leftovers()) == 0 {
+			t.Error("a killed `lighter run` has left nothing: the test does not test what it says")
+		}
+		u.run("--name", "killed", "base:1", "echo", "ran").gives(0, "ran")
+		eventually(t, "the end of the killed container", func() bool { return len(u.leftovers()) == 0 })
+		s.end()
 	}
-	_ = s.cmd.Wait()
-	if len(u.leftovers()) == 0 {
-		t.Error("a killed `lighter run` has left nothing: the test does not test what it says")
-	}
-	u.run("--name", "killed", "base:1", "echo", "ran").gives(0, "ran")
-	eventually(t, "the end of the killed container", func() bool { return len(u.leftovers()) == 0 })
 	p := newTerminal(t)
 	cmd := p.run(u.command("base:1", "sh", "-c", "tty; stty size; read line; echo \"<$line>\"; exit 6")...)
 	p.shows("33 77")

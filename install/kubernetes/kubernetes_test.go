@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -270,11 +271,16 @@ func TestDistributions(t *testing.T) {
 			}
 			own := map[string]string{"io.kubernetes.pod.uid": "own", "io.kubernetes.pod.name": "n",
 				"io.kubernetes.pod.namespace": "lighter"}
+			pod := map[string]string{"io.kubernetes.pod.name": "m", "io.kubernetes.pod.namespace": "x"}
 			d.users = []*containers.Container{{ID: "1", Snapshotter: "lighter", Labels: own},
 				{ID: "2", Snapshotter: "lighter"}}
+			for _, id := range []string{"4", "5"} {
+				d.users = append(d.users, &containers.Container{ID: id, Snapshotter: "lighter", Labels: pod})
+			}
 			r, err = h.Withdraw(t.Context(), "own")
-			if err != nil || len(r.Users) != 1 || r.Users[0] != "container 2 (namespace k8s.io)" {
-				t.Errorf("withdraw: got %+v, %v; want one user", r, err)
+			want := []string{"container 2 (namespace k8s.io)", "pod x/m"}
+			if err != nil || !slices.Equal(r.Users, want) {
+				t.Errorf("withdraw: got %+v, %v; want the users %q", r, err, want)
 			}
 			if text := tree(t, h); strings.Contains(text, "snapshotter: lighter") ||
 				strings.Count(text, "snapshotter = 'lighter'") != strings.Count(text, "snapshotter = 'lighter'\n# <<<")+

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,16 +39,20 @@ func (h *Host) Withdraw(ctx context.Context, own string) (r Result, err error) {
 	r.Distribution, h.CRI = d.Name, false
 	failed := h.installContainerd(ctx, d, &r)
 	users, err := front.Users(ctx, d.socket, "lighter")
-	for _, u := range users {
-		if u.PodUID == "" || u.PodUID != own {
-			r.Users = append(r.Users, u.String())
-		}
-	}
+	r.Users = names(slices.DeleteFunc(users, func(u front.User) bool { return u.PodUID != "" && u.PodUID == own }))
 	if failed != nil && err == nil && len(r.Users) == 0 {
 		r.Notes = append(r.Notes, failed.Error())
 		failed = nil
 	}
 	return r, errors.Join(failed, err)
+}
+
+// names returns what an operator has to remove: each pod once, although it has several containers.
+func names(users []front.User) (names []string) {
+	for _, u := range users {
+		names = append(names, u.String())
+	}
+	return slices.Compact(names) // users are sorted
 }
 
 // Remove removes everything that Install installed. The node's directory stays, unless purge is
@@ -66,11 +71,7 @@ func (h *Host) Remove(ctx context.Context, purge bool) (r Result, err error) {
 		return r, err
 	}
 	if len(users) > 0 {
-		var names []string
-		for _, u := range users {
-			names = append(names, u.String())
-		}
-		return r, fmt.Errorf("the snapshotter is in use: %s: remove these first", strings.Join(names, ", "))
+		return r, fmt.Errorf("the snapshotter is in use: %s: remove these first", strings.Join(names(users), ", "))
 	}
 	t, err := h.containerd(d)
 	if err != nil {

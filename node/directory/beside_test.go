@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +23,10 @@ type machine struct {
 }
 
 func (*machine) HasChain(string) bool { return true }
+
+func (*machine) HasFile(string) bool { return false }
+
+func (*machine) Open(string) (Stream, error) { return nil, syscall.ENOENT }
 
 func (*machine) Tree(chain string) chunk.ID { return chunk.Sum([]byte(chain)) }
 

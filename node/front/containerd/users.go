@@ -54,7 +54,7 @@ func Users(ctx context.Context, socket, snapshotter string) ([]User, error) {
 		in := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", ns.Name)
 		for c, err := range list(in, containers.NewContainersClient(conn)) {
 			if err != nil {
-				return nil, fmt.Errorf("list the containers of containerd at %s in namespace %s: %w", socket, ns.Name,
+				return nil, fmt.Errorf("list the containers in namespace %s of containerd at %s: %w", ns.Name, socket,
 					err)
 			}
 			if c.Snapshotter != snapshotter {

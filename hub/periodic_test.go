@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"lighter/hub"
 	"lighter/hub/retention"
 	"lighter/wire"
 )
@@ -14,6 +15,7 @@ import (
 func TestPeriodicJobs(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
+	c.GC = hub.DefaultConfig().GC
 	c.Retention = []retention.Rule{{Repositories: []string{"ci/**"}, KeepTags: []retention.Keep{{Newest: 1}}}}
 	want := []string{"collect", "retention", "scrub", "sweep"}
 	run := func() *testHub {

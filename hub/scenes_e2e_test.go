@@ -433,9 +433,6 @@ func sceneConfig(t *testing.T, s scene, setup string) hub.Config {
 	if setup == setupSQLite {
 		c.Bucket = ""
 	}
-	// A periodic collection would delete what is just being added: these hubs keep unused blobs for
-	// no time at all.
-	c.GC.EveryMinutes = 0
 	if s.configure != nil {
 		s.configure(&c)
 	}

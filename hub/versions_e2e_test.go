@@ -40,8 +40,8 @@ func earlier(t *testing.T, commit string) string {
 	return program
 }
 
-// command returns the command that runs a program as a hub.
-func command(t *testing.T, program string, c hub.Config) *exec.Cmd {
+// command returns the command that runs a program as a hub. tables are added to its configuration.
+func command(t *testing.T, program string, c hub.Config, tables string) *exec.Cmd {
 	t.Helper()
 	var text strings.Builder
 	fmt.Fprintf(&text, "root = %q\nlisten = %q\nplatforms = [\"linux/amd64\"]\n", c.Root, c.Listen)
@@ -51,6 +51,7 @@ func command(t *testing.T, program string, c hub.Config) *exec.Cmd {
 			fmt.Fprintf(&text, "%s = %q\n", key, value)
 		}
 	}
+	text.WriteString(tables)
 	file := filepath.Join(t.TempDir(), "hub.toml")
 	write(t, file, []byte(text.String()))
 	return exec.Command(program, "hub", "--config", file)
@@ -62,7 +63,9 @@ func command(t *testing.T, program string, c hub.Config) *exec.Cmd {
 func TestHubsOfTwoVersions(t *testing.T) {
 	program := earlier(t, besideToday)
 	c := hubConfig(t)
-	old := startProgram(t, c, func(c hub.Config) *exec.Cmd { return command(t, program, c) })
+	old := startProgram(t, c, func(c hub.Config) *exec.Cmd {
+		return command(t, program, c, "[gc]\nevery_minutes = 0\n") // see hubConfig
+	})
 	old.pushReady("before:1", image(upperTar))
 	schema := schemaOf(t, c)
 	today := startProcess(t, further(t, c))
@@ -142,7 +145,7 @@ func TestTooOldHubIsRefused(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := command(t, program, c)
+	cmd := command(t, program, c, "")
 	refused := exec.CommandContext(ctx, cmd.Path, cmd.Args[1:]...)
 	out, err := refused.CombinedOutput()
 	if !errors.As(err, new(*exec.ExitError)) || ctx.Err() != nil || !bytes.Contains(out, []byte("schema")) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -14,20 +15,16 @@ import (
 )
 
 // missing returns the images that are not in a list, without those that have failed in this round.
-// Those that failed in the last one come last: they do not keep others from the store.
+// Those that failed most often come last: they do not keep others from the store.
 func (s *Store) missing(l *list, listed []wire.Image, failed map[string]bool) (missing []wire.Image) {
 	images := l.byManifest()
-	var again []wire.Image
 	for _, i := range listed {
-		switch {
-		case failed[i.Name] || l.find(images, i) != nil:
-		case s.failed[i.Name]:
-			again = append(again, i)
-		default:
+		if !failed[i.Name] && l.find(images, i) == nil {
 			missing = append(missing, i)
 		}
 	}
-	return append(missing, again...)
+	slices.SortStableFunc(missing, func(a, b wire.Image) int { return cmp.Compare(s.failed[a.Name], s.failed[b.Name]) })
+	return missing
 }
 
 // fetched is the result of fetch.
@@ -38,38 +35,37 @@ type fetched struct {
 	away      error    // not nil: no hub answers any more, and some images were not requested
 }
 
-// fetch gets the descriptions of images. It ends once awayAfter requests in a row had no answer.
+// fetch gets the descriptions of images. It begins no request once awayAfter requests in a row had
+// no answer.
 func (s *Store) fetch(ctx context.Context, images []wire.Image) (f fetched) {
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	var mu sync.Mutex
+	var mu sync.Mutex // guards f and unanswered
+	unanswered := 0
+	isAway := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return f.away != nil
+	}
 	var group errgroup.Group
 	group.SetLimit(fetches)
-	unanswered := 0
 	for _, i := range images {
+		if isAway() || ctx.Err() != nil {
+			break
+		}
 		group.Go(func() error {
-			if ctx.Err() != nil {
-				return nil
-			}
 			d, err := s.fetchOne(ctx, i)
 			mu.Lock()
 			defer mu.Unlock()
-			switch {
-			case err == nil:
+			if err == nil {
 				f.described = append(f.described, d)
 				unanswered = 0
 				return nil
-			case ctx.Err() != nil:
-				return nil
-			case isUnanswered(err):
-				unanswered++
-			default:
-				unanswered = 0
 			}
 			f.failed, f.err = append(f.failed, i.Name), cmp.Or(f.err, err)
+			if unanswered++; !isUnanswered(err) {
+				unanswered = 0
+			}
 			if unanswered == awayAfter {
 				f.away = err
-				end()
 			}
 			return nil
 		})

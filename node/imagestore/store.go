@@ -55,9 +55,9 @@ type Store struct {
 	// told says that the locks have changed since the lists did; of Open, then of Run's goroutine.
 	// It is false at the start: the previous daemon may have been killed in between.
 	told bool
-	// failed has the names of images that could not be fetched in the last round; of Run's
+	// failed has the names of missing images, and how often each could not be fetched; of Run's
 	// goroutine.
-	failed map[string]bool
+	failed map[string]int
 
 	life  context.Context // of streams
 	end   context.CancelFunc
@@ -196,7 +196,15 @@ func (s *Store) update(ctx context.Context) error {
 			more)
 	}
 	failed := map[string]bool{}
-	defer func() { s.failed = failed }()
+	defer func() {
+		before := s.failed
+		s.failed = map[string]int{}
+		for _, i := range s.missing(l, listed, nil) {
+			if s.failed[i.Name] = before[i.Name]; failed[i.Name] {
+				s.failed[i.Name]++
+			}
+		}
+	}()
 	for {
 		missing := s.missing(l, listed, failed)
 		got := s.fetch(ctx, missing[:min(len(missing), batchSize)])

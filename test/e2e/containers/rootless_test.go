@@ -21,11 +21,12 @@ type user struct {
 	dir   string
 	store string
 	node  *exec.Cmd
+	flags []string // of the node
 	as    []string // runs a program as the user
 }
 
-// newUser starts a node, and waits until its store has the images of the hub.
-func newUser(t *testing.T) *user {
+// newUser starts a node with flags, and waits until its store has the images of the hub.
+func newUser(t *testing.T, flags ...string) *user {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "user-")
 	if err != nil {
@@ -36,7 +37,7 @@ func newUser(t *testing.T) *user {
 			t.Fatal(err)
 		}
 	}
-	u := &user{t: t, dir: dir, store: filepath.Join(dir, "store")}
+	u := &user{t: t, dir: dir, store: filepath.Join(dir, "store"), flags: flags}
 	u.as = unprivileged.New(t, dir)
 	u.startNode()
 	t.Cleanup(func() {
@@ -62,8 +63,8 @@ func (u *user) root() string { return filepath.Join(u.dir, "node") }
 func (u *user) startNode() {
 	u.t.Helper()
 	var err error
-	u.node, err = background(u.dir, "node", "--root", u.root(), "--address", "", "--disk-free-low", "0",
-		"--image-store", u.store, "--image-store-refresh", "1s")
+	u.node, err = background(u.dir, "node", slices.Concat([]string{"--root", u.root(), "--address", "",
+		"--disk-free-low", "0", "--image-store", u.store, "--image-store-refresh", "1s"}, u.flags)...)
 	if err != nil {
 		u.t.Fatal(err)
 	}
@@ -182,6 +183,40 @@ func testRootlessSignals(t *testing.T) {
 	p.shows("<typed>")
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 6 {
 		t.Errorf("on a terminal: %v, want exit code 6", err)
+	}
+}
+
+// A container reads on while its node is stopped, killed and replaced, and after the node has
+// unmounted the image that nobody else uses.
+func TestRootlessNodeEnds(t *testing.T) {
+	want := run(t, "run", "base:1", "sha256sum", "/usr/bin/bash", "/usr/bin/dpkg").out
+	u := newUser(t, "--directory-idle", "1s")
+	fifo := filepath.Join(u.dir, "fifo")
+	if err := errors.Join(syscall.Mkfifo(fifo, 0o644), os.Chmod(fifo, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	next := func() {
+		if err := os.WriteFile(fifo, []byte("next\n"), 0); err != nil {
+			t.Error(err)
+		}
+	}
+	s := startArgv(t, u.command("-v", fifo+":/fifo", "base:1", "sh", "-c",
+		"echo ready; read line </fifo; sha256sum /usr/bin/bash; read line </fifo; sha256sum /usr/bin/dpkg"))
+	eventually(t, "the node to unmount the image", func() bool {
+		table, err := os.ReadFile("/proc/self/mountinfo")
+		return err == nil && !strings.Contains(string(table), u.store+"/trees/mapped-")
+	})
+	u.stopNode()
+	u.startNode()
+	next()
+	if err := u.node.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = u.node.Wait() // it was killed
+	u.startNode()
+	next()
+	if code, lines := s.end(); code != 0 || strings.Join(lines, "\n")+"\n" != want {
+		t.Errorf("exit code %d, output %q; want %q", code, lines, want)
 	}
 }
 

@@ -123,8 +123,8 @@ func testRootless(t *testing.T) {
 	u.run("app:1").gives(0, "www-data", "/var/tmp", "hello")
 	u.run("base:1", "sh", "-c", "id -u; stat -c '%U %g %a' /etc/passwd /root; head -c 5 /etc/shadow; echo; "+
 		"echo x >/new; chown 33:33 /new /etc/debian_version; stat -c %u /new /etc/debian_version; "+
-		"rm -r /usr/share/doc; ls /usr/share | grep -c doc$").gives(1,
-		"0", "root 0 644", "root 0 700", "root:", "33", "33", "0")
+		"rm -r /usr/share/doc; ls /usr/share | grep -c doc$").
+		gives(1, "0", "root 0 644", "root 0 700", "root:", "33", "33", "0")
 	shared := filepath.Join(u.dir, "shared")
 	if err := errors.Join(os.Mkdir(shared, 0o700), os.Chown(shared, 1234, 1234)); err != nil {
 		t.Fatal(err)

@@ -80,8 +80,8 @@ func (f *fleet) pushInstaller(t *testing.T, release int) {
 	if err := os.WriteFile(path, append(program, name...), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), "go", "run", "../../../deploy/image", path+".image", "latest", "1",
-		runtime.GOARCH+"="+path).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "run", "../../../deploy/image", "kubernetes", path+".image",
+		"latest", "1", runtime.GOARCH+"="+path).CombinedOutput()
 	if err != nil {
 		t.Fatalf("make the image %s: %v: %s", name, err, out)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -25,6 +26,7 @@ import (
 
 // registry is the registry of a hub.
 type registry struct {
+	mu    sync.Mutex // guards what follows
 	blobs map[string][]byte
 	cuts  []int // where the first answers end with an error
 	all   bool  // it answers with the whole blob always
@@ -39,28 +41,55 @@ func (r *registry) Image(_ context.Context, manifest string) (*index.ImageStatem
 
 func (r *registry) RegistryBlob(ctx context.Context, _, digest string, from func() int64,
 	take func(at int64, body io.Reader) error) error {
-	r.asked++
-	defer func() { r.ended++ }()
-	blob, ok := r.blobs[digest]
-	switch {
-	case r.away != nil:
-		return r.away
-	case !ok:
-		return fmt.Errorf("no such blob: %w", chunk.ErrNotFound)
-	}
-	body := io.Reader(bytes.NewReader(blob))
-	if len(r.cuts) > 0 {
-		body = io.MultiReader(bytes.NewReader(blob[:r.cuts[0]]), failing{})
-		r.cuts = r.cuts[1:]
-	}
-	at := from()
-	if r.all {
-		at = 0
+	body, at, err := r.answer(digest, from())
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.ended++
+	}()
+	if err != nil {
+		return err
 	}
 	if _, err := io.CopyN(io.Discard, body, at); err != nil {
 		return err
 	}
 	return take(at, body)
+}
+
+// answer returns the next answer, whose first bytes are left out.
+func (r *registry) answer(digest string, from int64) (body io.Reader, at int64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked++
+	blob, ok := r.blobs[digest]
+	switch {
+	case r.away != nil:
+		return nil, 0, r.away
+	case !ok:
+		return nil, 0, fmt.Errorf("no such blob: %w", chunk.ErrNotFound)
+	}
+	body = bytes.NewReader(blob)
+	if len(r.cuts) > 0 {
+		body = io.MultiReader(bytes.NewReader(blob[:r.cuts[0]]), failing{})
+		r.cuts = r.cuts[1:]
+	}
+	if r.all {
+		from = 0
+	}
+	return body, from, nil
+}
+
+// requests returns how many requests have begun, and how many of them have ended.
+func (r *registry) requests() (begun, ended int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.asked, r.ended
+}
+
+func (r *registry) setAway(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.away = err
 }
 
 type failing struct{}
@@ -200,7 +229,7 @@ func TestStreamFails(t *testing.T) {
 						delete(blobs, name)
 					}
 				}
-				h.registry.away = c.away
+				h.registry.setAway(c.away)
 				_, err := read(t.Context(), t, s, id)
 				if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 					t.Errorf("got %v, want an error that is no end", err)
@@ -263,6 +292,7 @@ func TestStreamLimits(t *testing.T) {
 				t.Fatal(err)
 			}
 			open = append(open, f)
+			synctest.Wait() // so that the first ones are fetched
 		}
 		if _, err := s.Open(id + splitSuffix); !errors.Is(err, syscall.EMFILE) {
 			t.Errorf("one file too many: %v, want EMFILE", err)
@@ -270,9 +300,8 @@ func TestStreamLimits(t *testing.T) {
 		expect := func(begun, ended int) {
 			t.Helper()
 			synctest.Wait()
-			if h.registry.asked != begun || h.registry.ended != ended {
-				t.Errorf("%d fetches have begun and %d ended, want %d and %d", h.registry.asked, h.registry.ended,
-					begun, ended)
+			if gotBegun, gotEnded := h.registry.requests(); gotBegun != begun || gotEnded != ended {
+				t.Errorf("%d fetches have begun and %d ended, want %d and %d", gotBegun, gotEnded, begun, ended)
 			}
 		}
 		expect(layers, 0)
@@ -294,7 +323,7 @@ func TestStreamLimits(t *testing.T) {
 func TestStreamIsInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, s, id := withLayer(t, gzipped(t, layerText))
-		h.registry.away = errors.New("connection refused")
+		h.registry.setAway(errors.New("connection refused"))
 		began := time.Now()
 		f, err := s.Open(id + splitSuffix)
 		if err != nil {
@@ -312,7 +341,7 @@ func TestStreamIsInterrupted(t *testing.T) {
 		if took := time.Since(began); !errors.Is(err, context.Canceled) || took != time.Millisecond {
 			t.Errorf("got %v after %v, want that the read is interrupted", err, took)
 		}
-		h.registry.away = nil
+		h.registry.setAway(nil)
 		if b, err := io.ReadAll(zip); err != nil || len(b) < len(layerText) {
 			t.Errorf("got %d bytes, %v after an interruption", len(b), err)
 		}

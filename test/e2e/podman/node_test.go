@@ -3,6 +3,7 @@
 package podman
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -105,9 +106,11 @@ func TestService(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
-	client := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) {
-		return net.Dial("unix", socket)
-	}}}
+	client := http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
 	lists := func(name string) bool {
 		res, err := client.Get("http://podman/v4.0.0/libpod/images/json")
 		if err != nil {
@@ -207,7 +210,7 @@ func TestInstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.want(out, "reg.example.org/app")
-	if out, err = m.run("buildah", "from", app); err != nil {
+	if _, err = m.run("buildah", "from", app); err != nil {
 		t.Fatal(err)
 	}
 	if out, err = install("uninstall"); err == nil {
@@ -215,10 +218,10 @@ func TestInstall(t *testing.T) {
 	} else {
 		m.want(err.Error(), "-working-container")
 	}
-	if out, err = m.run("buildah", "rm", "--all"); err != nil {
+	if _, err = m.run("buildah", "rm", "--all"); err != nil {
 		t.Fatal(err)
 	}
-	if out, err = install("uninstall"); err != nil {
+	if _, err = install("uninstall"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(conf); !os.IsNotExist(err) {

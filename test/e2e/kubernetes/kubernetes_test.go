@@ -308,8 +308,15 @@ func (e env) reads(t *testing.T, name string) {
 	if err := site.DropCaches(); err != nil {
 		t.Fatal(err)
 	}
-	rounds := func() int { return strings.Count(e.kubectl(t, "", "logs", name), "round\n") }
-	before := rounds()
+	rounds := func() int {
+		out, err := e.c.Kubectl(t.Context(), "", "logs", name)
+		if err != nil {
+			return -1 // the kubelet has just been started
+		}
+		return strings.Count(out, "round\n")
+	}
+	before := -1
+	await(t, "the log of the reader "+name, func() bool { before = rounds(); return before >= 0 })
 	await(t, "two more rounds of the reader "+name, func() bool {
 		if phase := e.get(t, "pod/"+name, "{.status.phase}"); phase != "Running" {
 			t.Fatalf("the reader is %s: %s", phase, e.kubectl(t, "", "logs", name, "--tail=5"))

@@ -134,15 +134,21 @@ func (f *fleet) kustomize(t *testing.T, manifests string, release int) (dir stri
 	return dir
 }
 
+// config returns the configuration of containerd.
+func (f *fleet) config(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(f.s.Machine.ContainerdConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // files returns what the machine has of Lighter: the configuration of containerd, and the names of
 // all files where something is installed.
 func (f *fleet) files(t *testing.T) string {
 	t.Helper()
-	config, err := os.ReadFile(f.s.Machine.ContainerdConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := string(config)
+	all := f.config(t)
 	for _, dir := range []string{"/opt", systemd.Units, "/etc/lighter"} {
 		if err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			if err == nil {
@@ -214,7 +220,7 @@ func (f *fleet) undisturbed(t *testing.T, after string) {
 // time. No pod is disturbed, and in the end the machine is what it was.
 func TestDaemonSet(t *testing.T) {
 	f := startFleet(t)
-	before := f.files(t)
+	before, config := f.files(t), f.config(t)
 	f.kubectl(t, "", "taint", "node", cluster.Node, "lighter/not-ready=:NoSchedule")
 	f.apply(t, pod("tainted", spec("Never", "cd / && "+pods.CheckPackage)))
 	f.rollOut(t, 1)
@@ -224,7 +230,7 @@ func TestDaemonSet(t *testing.T) {
 	}
 	f.upgraded(t)
 	f.evicted(t)
-	f.lost(t)
+	f.lost(t, config)
 	f.removed(t, before)
 }
 
@@ -274,8 +280,9 @@ func (f *fleet) evicted(t *testing.T) {
 	f.undisturbed(t, "after the eviction")
 }
 
-// lost takes parts of the installation away, and waits until they are back.
-func (f *fleet) lost(t *testing.T) {
+// lost takes parts of the installation away, and waits until they are back. config is that of
+// containerd before the installation.
+func (f *fleet) lost(t *testing.T, config string) {
 	unit := systemd.Units + "/lighter-node.service"
 	if err := errors.Join(f.manager.Systemctl(t.Context(), "stop", "lighter-node.service"), os.Remove(unit),
 		f.manager.Systemctl(t.Context(), "daemon-reload")); err != nil {
@@ -284,6 +291,17 @@ func (f *fleet) lost(t *testing.T) {
 	await(t, "the unit's return", func() bool { _, err := os.Stat(unit); return err == nil })
 	f.awaitReason(t, "Ready")
 	f.undisturbed(t, "after the loss of the unit")
+
+	installed := f.config(t)
+	if err := errors.Join(os.WriteFile(f.s.Machine.ContainerdConfig(), []byte(config), 0o644),
+		f.manager.Systemctl(t.Context(), "restart", "containerd.service")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the return of containerd's lines", func() bool { return f.config(t) == installed })
+	f.apply(t, pod("again", spec("Never", "cd / && "+pods.CheckPackage)))
+	f.awaitPod(t, "again", "Succeeded")
+	f.kubectl(t, "", "delete", "pod/again")
+	f.undisturbed(t, "after the loss of containerd's lines")
 }
 
 // removed removes the daemon set, and then Lighter. It waits for the readers, which are deleted

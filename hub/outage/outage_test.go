@@ -69,6 +69,7 @@ func TestLog(t *testing.T) {
 		}
 		out.Reset()
 		fail(time.Minute, errAway) // the store answers, and requests fail nevertheless
+		synctest.Wait()            // until nobody writes to out
 		if n := strings.Count(out.String(), "request failed"); n < 10 || n > 70 {
 			t.Errorf("%d lines about errors of a store that answers, want about one a second:\n%s", n, out.String())
 		}

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,11 +20,35 @@ import (
 
 var errAway = away.New("the bucket is not available")
 
+// lockedBuffer is a bytes.Buffer that several goroutines use.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
+
+func (b *lockedBuffer) Reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.buffer.Reset()
+}
+
 // While a store is away, the log has a line when it goes, one a minute, and one when it is back,
 // however many errors are logged.
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out lockedBuffer
 		var failure atomic.Pointer[error]
 		setFailure := func(err error) { failure.Store(&err) }
 		setFailure(nil)
@@ -69,7 +94,6 @@ func TestLog(t *testing.T) {
 		}
 		out.Reset()
 		fail(time.Minute, errAway) // the store answers, and requests fail nevertheless
-		synctest.Wait()            // until nobody writes to out
 		if n := strings.Count(out.String(), "request failed"); n < 10 || n > 70 {
 			t.Errorf("%d lines about errors of a store that answers, want about one a second:\n%s", n, out.String())
 		}

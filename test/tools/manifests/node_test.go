@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -75,7 +77,7 @@ func TestNodeChartIsLikeTheManifests(t *testing.T) {
 // The account of the job that waits for the removal may list nodes. Its pod does not run where the
 // removal would wait for it.
 func TestRemovalIsAwaited(t *testing.T) {
-	text, err := charted("")
+	text, err := nodeCharted("")
 	if err != nil {
 		t.Fatal(err)
 	}

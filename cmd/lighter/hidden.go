@@ -10,7 +10,7 @@ import (
 
 // keeperCommand and probeCommand are for `lighter node`, which starts them. The argument shows in
 // ps which node they belong to. With --stay, a service manager without a store of descriptors
-// starts the keeper (deploy/talos).
+// starts the keeper (deploy/image/talos).
 
 func keeperCommand() *cobra.Command {
 	var stay bool

@@ -54,7 +54,8 @@ the command cannot be executed, and 127 if the command does not exist.`,
 	f.BoolVarP(&o.Terminal, "tty", "t", false, "give the container a terminal, even if its output is not one")
 	f.StringVar(&o.Name, "name", "", "the container's `NAME`; also its host name without the machine's network")
 	f.StringVar(&o.Runtime, "runtime", "", "the OCI runtime (`PROGRAM`); default: runc, or else crun")
-	f.StringVar(&o.State, "state", "", "the `DIR` for the files of running containers, on ext4, XFS, btrfs or tmpfs; "+
+	f.StringVar(&o.State, "state", "", "the `DIR` for the files of running containers, and for nothing else, on ext4, "+
+		"XFS, btrfs or tmpfs; "+
 		"default: /var/lib/lighter-containers, or without root lighter-containers in ~/.local/share")
 	f.StringVar(&o.Store, "image-store", images, "the image store (`DIR`) of a node, for containers without root")
 	remove := f.Bool("rm", true, "remove the container at its end; there is no other choice")

@@ -1,9 +1,11 @@
 package container
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -88,5 +90,30 @@ func TestDirectoriesOfDeadProcesses(t *testing.T) {
 	}
 	if left, err := os.ReadDir(s.dir); err != nil || len(left) > 0 || len(warned) > 0 {
 		t.Errorf("left %v (%v), warnings %q; want nothing", left, err, warned)
+	}
+}
+
+// A directory that has files of others, or that others may write to, is refused, and nothing in it
+// is touched.
+func TestForeignDirectory(t *testing.T) {
+	for what, prepare := range map[string]func(dir string) error{
+		"a user's directory": func(dir string) error { return os.MkdirAll(filepath.Join(dir, "work/thesis"), 0o700) },
+		"a user's file":      func(dir string) error { return os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600) },
+		"a FIFO":             func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600) },
+		"writable by others": func(dir string) error {
+			return errors.Join(os.Mkdir(filepath.Join(dir, "engine.d"), 0o700), os.Chmod(dir, 0o777))
+		},
+	} {
+		dir := t.TempDir()
+		if err := prepare(dir); err != nil {
+			t.Fatal(err)
+		}
+		s := state{dir: dir, warn: func(string) {}}
+		if _, err := s.open(t.Context(), "", "runc"); err == nil {
+			t.Errorf("%s: got no error", what)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+			t.Errorf("%s: left %v (%v), want what was there", what, left, err)
+		}
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,7 +55,7 @@ func (s state) open(ctx context.Context, name, engine string) (home, error) {
 	}
 	left, err := s.stale(ctx)
 	if err != nil {
-		return home{}, err
+		return home{}, fmt.Errorf("directory of containers: %w", err)
 	}
 	for _, h := range left {
 		if err := s.remove(ctx, h); err != nil {
@@ -83,8 +85,13 @@ func (s state) lockAll(ctx context.Context) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// stale returns the directories of containers whose `lighter run` is dead, and locks them.
+// stale returns the directories of containers whose `lighter run` is dead, and locks them. If the
+// directory of containers has something else, or others may write to it, nothing there is touched:
+// what stale returns is removed, with a program that is named there.
 func (s state) stale(ctx context.Context) (left []home, err error) {
+	if err := s.checkOwner(); err != nil {
+		return nil, err
+	}
 	unlock, err := s.lockAll(ctx)
 	if err != nil {
 		return nil, err
@@ -95,12 +102,46 @@ func (s state) stale(ctx context.Context) (left []home, err error) {
 		return nil, err
 	}
 	for _, entry := range entries {
+		if path := filepath.Join(s.dir, entry.Name()); !isHome(path) {
+			return nil, fmt.Errorf("%s is no container's: give --state a directory for containers alone", path)
+		}
+	}
+	for _, entry := range entries {
 		h, err := lock(filepath.Join(s.dir, entry.Name()))
 		if err == nil {
 			left = append(left, h)
 		} // an error means that it is in use, or has just been removed
 	}
 	return left, nil
+}
+
+// checkOwner returns an error if other users may write to the directory of containers.
+func (s state) checkOwner() error {
+	info, err := os.Stat(s.dir)
+	if err != nil {
+		return err
+	}
+	if owner := info.Sys().(*syscall.Stat_t).Uid; int(owner) != os.Geteuid() {
+		return fmt.Errorf("%s belongs to another user (%d): give --state a directory of your own", s.dir, owner)
+	}
+	if info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("other users may write to %s: chmod go-w it first", s.dir)
+	}
+	return nil
+}
+
+// isHome reports whether a path is a container's directory: it has nothing else. It may also be
+// gone by now.
+func isHome(path string) bool {
+	if info, err := os.Lstat(path); err != nil || !info.IsDir() {
+		return errors.Is(err, os.ErrNotExist)
+	}
+	entries, err := os.ReadDir(path)
+	h := home{dir: path}
+	parts := []string{h.bundle(), h.engine(), h.engineDir(), h.log()}
+	return (err == nil || errors.Is(err, os.ErrNotExist)) && !slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return !slices.Contains(parts, filepath.Join(path, e.Name()))
+	})
 }
 
 // lock locks a container's directory, unless another process has locked it.

@@ -31,6 +31,7 @@ func (l *list) blobs(dir, id string) (diffID digest.Digest, all []blob, err erro
 			diffID = digest.Digest(y.DiffID)
 		}
 	}
+	var damaged error // another image may have the layer, too
 	for _, gone := range []bool{false, true} {
 		for n := range l.Images {
 			k := &l.Images[n]
@@ -40,12 +41,15 @@ func (l *list) blobs(dir, id string) (diffID digest.Digest, all []blob, err erro
 			}
 			found, err := k.blobs(dir, below)
 			if err != nil {
-				return "", nil, err
+				damaged = err
 			}
 			if all = append(all, found...); len(all) >= maxBlobs {
 				return diffID, all, nil
 			}
 		}
+	}
+	if len(all) == 0 && damaged != nil {
+		return "", nil, damaged
 	}
 	if len(all) == 0 {
 		return "", nil, fmt.Errorf("no image that the hubs have, or that was used here, has layer %s: %w", id,

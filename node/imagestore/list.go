@@ -261,7 +261,8 @@ func digestNames(k *known) (names []string) {
 	for _, r := range k.Repositories {
 		names = append(names, withHost(r)+"@"+k.Digest)
 	}
-	return names
+	slices.Sort(names)
+	return slices.Compact(names) // no tool reads a list with a name twice
 }
 
 // withHost returns a name with a host.

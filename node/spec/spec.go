@@ -222,13 +222,15 @@ func (o *Options) options() []oci.SpecOpts {
 }
 
 // rootless removes what a user namespace does not allow: limits, and a sysfs of the machine's
-// network. The container sees the machine's /sys instead.
+// network. The container sees the machine's /sys instead, without /sys/fs: the user may write in
+// some of its file systems (cgroups, connections of FUSE), and "ro" is only for /sys itself.
 func (o *Options) rootless(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 	s.Linux.CgroupsPath, s.Linux.Resources = "", nil
 	for i, m := range s.Mounts {
 		if m.Type == "sysfs" && o.Network != NetworkNone {
 			s.Mounts[i].Type, s.Mounts[i].Source = "bind", "/sys"
 			s.Mounts[i].Options = append([]string{"rbind"}, m.Options...)
+			s.Linux.MaskedPaths = append(slices.Clone(s.Linux.MaskedPaths), "/sys/fs")
 		}
 	}
 	return nil

@@ -199,6 +199,9 @@ func TestRootless(t *testing.T) {
 				t.Errorf("network %s: the mount %+v, want no cgroup, and /sys of type %s", network, m, kind)
 			}
 		}
+		if masked := slices.Contains(s.Linux.MaskedPaths, "/sys/fs"); masked != (kind == "bind") {
+			t.Errorf("network %s: the masked paths are %v", network, s.Linux.MaskedPaths)
+		}
 	}
 	if err := (&spec.Options{Rootless: true, CPUs: 1}).Check(); err == nil {
 		t.Error("a limit of processors in a user namespace: got no error")

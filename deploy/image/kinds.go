@@ -49,8 +49,8 @@ var talos embed.FS
 // services are the root directories of the extension's services.
 const services = "rootfs/usr/local/lib/containers/"
 
-// extension returns the files of a system extension of Talos. The keeper's service has the program
-// of the node's as a hard link.
+// extension returns the files of a system extension of Talos. Both services have the program:
+// Talos' imager makes an empty file of a hard link.
 func extension(program []byte, release string) ([]file, error) {
 	var files []file
 	for _, f := range []struct{ from, to string }{
@@ -66,8 +66,7 @@ func extension(program []byte, release string) ([]file, error) {
 		files = append(files, regular(f.to, 0o644, []byte(strings.ReplaceAll(string(text), "RELEASE", release))))
 	}
 	return withDirectories(append(files, regular(services+"lighter/lighter", 0o755, program),
-		file{Header: tar.Header{Name: services + "lighter-keeper/lighter", Typeflag: tar.TypeLink, Mode: 0o755,
-			Linkname: services + "lighter/lighter"}})), nil
+		regular(services+"lighter-keeper/lighter", 0o755, program))), nil
 }
 
 // withDirectories puts the directories of files before them.

@@ -41,6 +41,7 @@ type Target struct {
 	Differ  bool        // containerd asks the node for the layers of commits first
 	Owner   Owner       // the program that writes containerd's configuration, if one does
 	Force   bool        // uninstall although containers use the node
+	Again   bool        // it was installed before: what others have changed does not need a restart
 }
 
 // socket returns the socket on which containerd listens. A node without one makes no layers of
@@ -145,7 +146,7 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 	p.Check = func(ctx context.Context, staged map[string]string) error {
 		return t.check(ctx, f, l, w, staged)
 	}
-	p.Restart.Due = f.PID != 0 && (f.Snapshotters[snapshotter] != "" || !f.has() || l.newerThan(f.PID))
+	p.Restart.Due = f.PID != 0 && (!f.has() || !t.Again && (f.Snapshotters[snapshotter] != "" || l.newerThan(f.PID)))
 	p.Restart.Verify = t.await(func(c doctor.Containerd) error {
 		switch why, loaded := c.Snapshotters[snapshotter]; {
 		case !loaded:

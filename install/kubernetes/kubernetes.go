@@ -201,7 +201,8 @@ func (h *Host) containerd(d distribution) (*containerd.Target, error) {
 		return nil, fmt.Errorf("%s: the node has no address for containerd", deploy.NodeConfig)
 	}
 	config.Containerd = d.socket
-	return &containerd.Target{Machine: h.Machine, Config: d.config, Node: config, CRI: h.CRI, Owner: d.owner}, nil
+	return &containerd.Target{Machine: h.Machine, Config: d.config, Node: config, CRI: h.CRI, Again: h.Again,
+		Owner: d.owner}, nil
 }
 
 // installContainerd makes containerd use the node.
@@ -214,9 +215,6 @@ func (h *Host) installContainerd(ctx context.Context, d distribution, r *Result)
 	p, err := t.Install(ctx)
 	if err != nil {
 		return err
-	}
-	if h.Again && len(p.Changes) == 0 {
-		p.Restart.Due = false
 	}
 	report, err := h.Machine.Apply(ctx, p, install.Options{Restart: true})
 	r.add(report)

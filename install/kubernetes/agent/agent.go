@@ -123,10 +123,11 @@ func (a *Agent) untilInstalled(ctx context.Context, again bool) bool {
 // false when the context ends.
 func (a *Agent) watch(ctx context.Context) bool {
 	for silent, n := 0, 0; silent < maxSilent && n < maxExaminations; n++ {
-		if err := a.examine(ctx); err != nil && ctx.Err() == nil {
+		reason, err := a.examine(ctx)
+		if err != nil && ctx.Err() == nil {
 			a.Log.Warn("report to the Kubernetes API failed", "err", err)
 		}
-		if silent++; a.reported.Reason != notServing {
+		if silent++; reason != notServing {
 			silent = 0
 		}
 		if !sleep.For(ctx, a.Every) {
@@ -139,14 +140,16 @@ func (a *Agent) watch(ctx context.Context) bool {
 // install installs Lighter and waits for the node. pause is how long it makes no sense to try
 // again.
 func (a *Agent) install(ctx context.Context, again bool) (pause time.Duration, err error) {
-	n, err := a.API.Node(ctx, a.Node)
-	if err != nil {
-		return 0, err
+	n, apiErr := a.API.Node(ctx, a.Node)
+	if apiErr == nil {
+		a.reported = n.condition(ConditionType)
+		yes := "true"
+		apiErr = a.API.Label(ctx, a.Node, map[string]*string{InstalledLabel: &yes})
 	}
-	a.reported = n.condition(ConditionType)
-	yes := "true"
-	if err := a.API.Label(ctx, a.Node, map[string]*string{InstalledLabel: &yes}); err != nil {
-		return 0, err
+	// What is lost is installed without the API server, too: its image may be lazy, and need the
+	// node.
+	if apiErr != nil && !again {
+		return 0, apiErr
 	}
 	// The end of this pod does not interrupt the installation: the next pod would have to repeat
 	// it.
@@ -166,6 +169,12 @@ func (a *Agent) install(ctx context.Context, again bool) (pause time.Duration, e
 	if len(r.Done) > 0 {
 		a.Log.Info("installed", "distribution", r.Distribution, "done", r.Done)
 		a.event(ctx, n, "Normal", installed, "Lighter was installed ("+r.Distribution+"): "+strings.Join(r.Done, ", "))
+	}
+	if apiErr != nil {
+		return 0, apiErr
+	}
+	if again && len(r.Done) == 0 {
+		return 0, nil // nothing was lost
 	}
 	if err := a.awaitNode(ctx); err != nil {
 		a.fail(ctx, n, notReady, err.Error())
@@ -210,24 +219,25 @@ func (a *Agent) awaitNode(ctx context.Context) error {
 	}
 }
 
-// examine asks Lighter's node for its state, and reports it.
-func (a *Agent) examine(ctx context.Context) error {
+// examine asks Lighter's node for its state, and reports it. It returns the state's reason, also if
+// it cannot be reported.
+func (a *Agent) examine(ctx context.Context) (reason string, err error) {
 	status, reason, message, images := a.state(ctx)
 	if err := a.report(ctx, status, reason, message); err != nil {
-		return err
+		return reason, err
 	}
 	if err := a.annotate(ctx, images); err != nil {
-		return err
+		return reason, err
 	}
 	if reason == notServing || a.untainted {
-		return nil
+		return reason, nil
 	}
 	removed, err := a.API.Untaint(ctx, a.Node, a.Taint)
 	if removed {
 		a.Log.Info("taint removed", "key", a.Taint)
 	}
 	a.untainted = err == nil
-	return err
+	return reason, err
 }
 
 // statusTimeout bounds the wait for the state of Lighter's node.

@@ -216,6 +216,18 @@ func (m *machine) Withdraw(_ context.Context, own string) kubernetes.Result {
 	return m.call("withdraw "+own, &m.withdraw)
 }
 
+// count returns the number of calls of one kind.
+func (m *machine) count(call string) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.calls {
+		if c == call {
+			n++
+		}
+	}
+	return n
+}
+
 // set changes a result while the agent runs.
 func (m *machine) set(r *kubernetes.Result, to kubernetes.Result) {
 	m.mu.Lock()
@@ -333,6 +345,25 @@ func TestLost(t *testing.T) {
 		"[Normal Installed Normal Installed Normal Installed Warning InstallationFailed]")
 	if readyz(a) != http.StatusServiceUnavailable {
 		t.Error("the pod is ready although a part of the installation is lost")
+	}
+}
+
+// What the machine has lost is installed again without the API server, too: its own image may be
+// lazy, and need the node.
+func TestLostWithoutAPI(t *testing.T) {
+	c, a, m := newAgent(t)
+	down := serve(t, a.Host, &lighterNode{report.Status{Version: "v1"}})
+	start(t, a, a.Run)
+	c.await("ready=true installed=true True/Ready 0 taints [Normal Installed]")
+	c.mu.Lock()
+	c.away = 1 << 30
+	c.mu.Unlock()
+	before := m.count("again")
+	down()
+	for end := time.Now().Add(time.Minute); m.count("again") < before+2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("what is lost was not installed within a minute")
+		}
 	}
 }
 

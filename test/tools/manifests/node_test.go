@@ -88,6 +88,9 @@ func TestRemovalIsAwaited(t *testing.T) {
 			term.Operator != core.NodeSelectorOpDoesNotExist {
 			t.Errorf("%s: the job's pod has the affinity %+v", name, required)
 		}
+		if pod.NodeSelector[core.LabelOSStable] != "linux" {
+			t.Errorf("%s: the job's pod may run on the nodes %v, want those with Linux", name, pod.NodeSelector)
+		}
 		account := pod.ServiceAccountName
 		binding := o["ClusterRoleBinding "+account].(*rbac.ClusterRoleBinding)
 		rules := o["ClusterRole "+binding.RoleRef.Name].(*rbac.ClusterRole).Rules

@@ -139,15 +139,7 @@ const ticks = 100
 
 // Started returns the time at which a process started, rounded down to a tick.
 func Started(pid int) (time.Time, error) {
-	fields, err := stat(pid)
-	if err != nil {
-		return time.Time{}, err
-	}
-	const start = 19 // the position of starttime, the 22nd field, after the name
-	if len(fields) <= start {
-		return time.Time{}, fmt.Errorf("process %d: the kernel does not tell when it started", pid)
-	}
-	since, err := strconv.ParseInt(fields[start], 10, 64)
+	since, err := StartTicks(pid)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -157,6 +149,20 @@ func Started(pid int) (time.Time, error) {
 	}
 	age := time.Duration(now.Nano()) - time.Duration(since)*(time.Second/ticks)
 	return time.Now().Add(-age), nil
+}
+
+// StartTicks returns when a process started: the time since the machine's start, in ticks of 10 ms.
+// With the PID it tells processes apart.
+func StartTicks(pid int) (int64, error) {
+	fields, err := stat(pid)
+	if err != nil {
+		return 0, err
+	}
+	const start = 19 // the position of starttime, the 22nd field, after the name
+	if len(fields) <= start {
+		return 0, fmt.Errorf("process %d: the kernel does not tell when it started", pid)
+	}
+	return strconv.ParseInt(fields[start], 10, 64)
 }
 
 // stat returns what the kernel's line about a process contains after the process's name.

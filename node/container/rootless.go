@@ -1,7 +1,9 @@
 package container
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/proc"
 )
 
 // Containers of a user without privileges: the command runs again in a user namespace, in which the
@@ -64,12 +68,14 @@ func (s state) endKilled(ctx context.Context) error {
 	return err
 }
 
-// kill kills the children of the runtime that runs a container: its process. The runtime then ends.
+// kill kills the process of a container: the one that the runtime has written down, and the
+// children of the runtime if it still runs. The runtime then ends.
 func (h home) kill() error {
+	h.killWritten()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, line := range lines {
 		text, _ := os.ReadFile(line) // the process may have ended
-		if !strings.Contains(string(text), "\x00"+h.engineDir()+"\x00") {
+		if !strings.Contains(string(text), "\x00--root\x00"+h.engineDir()+"\x00") {
 			continue
 		}
 		children, _ := filepath.Glob(filepath.Join(filepath.Dir(line), "task/*/children"))
@@ -83,6 +89,33 @@ func (h home) kill() error {
 		}
 	}
 	return err
+}
+
+// killWritten kills the process that runc (state.json) or crun (status) has written down, if it has
+// not ended.
+func (h home) killWritten() {
+	for _, name := range []string{"state.json", "status"} {
+		var written struct {
+			RuncPID   int   `json:"init_process_pid"`
+			RuncStart int64 `json:"init_process_start"` // as proc.StartTicks
+			CrunPID   int   `json:"pid"`
+			CrunStart int64 `json:"process-start-time"`
+		}
+		text, err := os.ReadFile(filepath.Join(h.engineDir(), h.name(), name))
+		if err != nil || json.Unmarshal(text, &written) != nil {
+			continue // it is the other runtime, or the container was not made
+		}
+		process, err := os.FindProcess(cmp.Or(written.RuncPID, written.CrunPID))
+		if err != nil {
+			continue
+		}
+		// The process is held: its PID cannot be another's between the look and the signal.
+		start := cmp.Or(written.RuncStart, written.CrunStart)
+		if now, err := proc.StartTicks(process.Pid); err == nil && now == start {
+			_ = process.Kill() // what stays is reported when its files are removed
+		}
+		_ = process.Release()
+	}
 }
 
 // firstLine returns the first line that a command has printed, or its error.

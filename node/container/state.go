@@ -1,6 +1,7 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -210,8 +211,10 @@ func (h home) delete(ctx context.Context) error {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, string(engine), "--root", h.engineDir(), "delete", "--force",
 		h.name()).CombinedOutput()
-	// A runtime that still runs deletes the container, too, as soon as its process has ended.
-	if err != nil && h.isKnown() {
+	// A runtime that still runs deletes the container, too, as soon as its process has ended. runc
+	// 1.1 reports success although the process runs.
+	if h.isKnown() {
+		err = cmp.Or(err, errors.New("its process still runs"))
 		return fmt.Errorf("delete container %s with %s: %w: %s", h.name(), engine, err, strings.TrimSpace(string(out)))
 	}
 	return nil

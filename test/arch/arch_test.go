@@ -127,7 +127,7 @@ node/binds: durable node/mount node/platform wire
 node/bundle: bytesize durable node node/binds node/control node/imagestore node/mount node/spec node/standalone
 	store/registry wire
 node/completion: format/chunk node/mount node/trees sleep store/disk
-node/container: durable node/bundle node/mount
+node/container: durable node/bundle node/mount proc
 node/control: buildinfo durable node/binds node/completion node/imagecache node/keeper node/ondemand node/preheat
 	node/report node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client

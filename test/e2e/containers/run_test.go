@@ -234,7 +234,7 @@ func TestFullDisk(t *testing.T) {
 	leavesNothing(t)
 	ref := pushImage(t, bare)
 	small := t.TempDir()
-	if err := syscall.Mount("small", small, "tmpfs", 0, "size=2m"); err != nil {
+	if err := syscall.Mount("small", small, "tmpfs", 0, "size=2m,mode=700"); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

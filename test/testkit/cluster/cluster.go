@@ -100,7 +100,7 @@ func (c *Cluster) tool(name string) string { return filepath.Join(c.tools, name)
 
 // connect gives the API server's service its address, and the machine a route to it.
 func (c *Cluster) connect(ctx context.Context) error {
-	out, err := exec.CommandContext(ctx, "ip", "addr", "add", serviceIP+"/32", "dev", "lo").CombinedOutput()
+	out, err := exec.CommandContext(ctx, "ip", "addr", "replace", serviceIP+"/32", "dev", "lo").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("add the address of the service: %w: %s", err, out)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,14 +32,13 @@ var namespace = []string{"--user", "--map-root-user", "--map-auto", "--mount", "
 // enter replaces this process by the same command in a user namespace. It returns only if that
 // fails.
 func (s state) enter(ctx context.Context) error {
-	for program, pkg := range map[string]string{"unshare": "util-linux 2.38 or newer", "newuidmap": "uidmap"} {
-		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Errorf("a container without root needs %s: install %s, or run this as root", program, pkg)
-		}
+	const missing = "a container without root needs %s: install %s, or run this as root"
+	if _, err := exec.LookPath("newuidmap"); err != nil {
+		return fmt.Errorf(missing, "newuidmap", "uidmap")
 	}
 	unshare, err := exec.LookPath("unshare")
 	if err != nil {
-		return err
+		return fmt.Errorf(missing, "unshare", "util-linux 2.38 or newer")
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -72,13 +72,14 @@ func (s state) endKilled(ctx context.Context) error {
 // children of the runtime if it still runs. The runtime then ends.
 func (h home) kill() error {
 	h.killWritten()
-	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, line := range lines {
-		text, _ := os.ReadFile(line) // the process may have ended
-		if !strings.Contains(string(text), "\x00--root\x00"+h.engineDir()+"\x00") {
+	all, err := proc.All()
+	for _, pid := range all {
+		args := proc.Arguments(pid) // none if the process has ended
+		at := slices.Index(args, h.engineDir())
+		if at < 1 || args[at-1] != "--root" {
 			continue
 		}
-		children, _ := filepath.Glob(filepath.Join(filepath.Dir(line), "task/*/children"))
+		children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 		for _, file := range children {
 			list, _ := os.ReadFile(file)
 			for _, child := range strings.Fields(string(list)) {

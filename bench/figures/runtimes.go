@@ -82,11 +82,8 @@ func (r *run) runtimes(ctx context.Context) error {
 		if l.name() == first {
 			continue
 		}
-		v := verdict{Figure: "runtimes", What: l.name() + " : " + first, Overlayfs: bench.Seconds(ctr),
-			Lighter: bench.Seconds(lazy), Unit: "ratio", Value: lazy / ctr, Target: runtimeRatio,
-			Note: fmt.Sprintf("compared with %s through Lighter: %+.0f ms", first, 1000*(lazy-ctr))}
-		v.Result = passed(v.Value <= runtimeRatio || lazy-ctr <= runtimeBehind)
-		r.verdicts = append(r.verdicts, v)
+		r.judgeEither("runtimes", l.name()+" : "+first, ctr, lazy, runtimeRatio, runtimeBehind,
+			"compared with "+first+" through Lighter: ")
 	}
 	return nil
 }

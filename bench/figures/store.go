@@ -50,10 +50,6 @@ func (r *run) storeList(ctx context.Context) (err error) {
 	}
 	none, all := bench.Median(times[site.Overlayfs]), bench.Median(times[site.Lighter])
 	r.rows = append(r.rows, timesRow("base", "podman images of 1,000", site.Lighter, times[site.Lighter]))
-	v := verdict{Figure: "names", What: "podman images, 1,000 in the store : none", Overlayfs: bench.Seconds(none),
-		Lighter: bench.Seconds(all), Unit: "ratio", Value: all / none, Target: storeRatio,
-		Note: fmt.Sprintf("%+.0f ms", 1000*(all-none))}
-	v.Result = passed(v.Value <= storeRatio || all-none <= storeBehind)
-	r.verdicts = append(r.verdicts, v)
+	r.judgeEither("names", "podman images, 1,000 in the store : none", none, all, storeRatio, storeBehind, "")
 	return nil
 }

@@ -1,7 +1,6 @@
 package imagestore
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,12 +27,8 @@ type Found struct {
 // no privileges. The error wraps ErrNoImage if the store has none of the names, and fs.ErrNotExist
 // if there is no store.
 func Find(dir string, names []string) (Found, error) {
-	text, err := os.ReadFile(imagesFile(dir))
 	var images []image
-	if err == nil {
-		err = json.Unmarshal(text, &images)
-	}
-	if err != nil {
+	if err := readJSON(imagesFile(dir), &images); err != nil {
 		return Found{}, fmt.Errorf("read image store %s: %w", dir, err)
 	}
 	for _, name := range names {

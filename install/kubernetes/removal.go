@@ -19,10 +19,7 @@ import (
 )
 
 // Installed reports whether Install has begun on this machine, and Remove has not ended.
-func (h *Host) Installed() bool {
-	_, err := os.Stat(h.Machine.Path(directory))
-	return err == nil
-}
+func (h *Host) Installed() bool { return exists(h.Machine.Path(directory)) }
 
 // Withdraw makes the kubelet's pulls use the previous snapshotter, and says which containers still
 // use the node, apart from those of the pod with the UID own. If nothing uses the node, a

@@ -61,7 +61,7 @@ manifests:
 
 setup:
 	test/setup all base python
-	test/setup postgres s3
+	test/setup postgres s3 squid
 
 # Container runtimes that take long to build, on a real kernel: dockerd, buildkitd.
 runtimes: setup build
@@ -101,7 +101,7 @@ kubernetes:
 	test/setup docker
 	test/setup kubernetes
 	$(MAKE) build
-	$(GO) test -tags kubernetes -count=1 -timeout 30m -v -exec 'unshare --mount --propagation private' ./test/e2e/kubernetes/
+	$(GO) test -tags kubernetes -count=1 -timeout 45m -v -exec 'unshare --mount --propagation private' ./test/e2e/kubernetes/
 
 # Which compressors make the layers of images again bit by bit: docs/decisions/blobs.md.
 rebuild:
@@ -126,7 +126,8 @@ bench: peers bin/before/lighter
 	bin/lighter-bench many
 	bin/lighter-bench figures
 	bin/lighter-bench hubs --before bin/before/lighter
-	$(GO) test -run '^$$' -bench . ./format/... ./store/... ./node/...
+	$(GO) test -run '^$$' -bench . ./format/... ./store/... ./node/... ./hub/wishlist
+	$(GO) test -run '^$$' -bench Answers -benchtime 2500x -count 3 ./hub/hooks
 
 # Each fuzz target for a while: FUZZTIME=10m make fuzz
 FUZZTIME ?= 30s

@@ -317,16 +317,16 @@ func TestSourcesInTheHubsNetwork(t *testing.T) {
 	defer tokens.Close()
 	host := func(s *httptest.Server) string { return strings.TrimPrefix(s.URL, "http://") }
 	h := startHub(t, func(c *hub.Config) {
-		c.Sources = []string{host(inner), host(redirects), host(realm), host(tokens)}
+		c.Registries = registryTables(host(inner), host(redirects), host(realm), host(tokens))
 	})
 	for source, wants := range map[string][]string{
-		"127.0.0.1:" + countedPort: {"127.0.0.1", "not a public address", "--source 127.0.0.1:" + countedPort},
-		"localhost:" + countedPort: {"not a public address", "--source localhost:" + countedPort},
-		"[::1]:" + countedPort:     {"--source [::1]:" + countedPort},
+		"127.0.0.1:" + countedPort: {"127.0.0.1", "not a public address", `host = "127.0.0.1:` + countedPort},
+		"localhost:" + countedPort: {"not a public address", `host = "localhost:` + countedPort},
+		"[::1]:" + countedPort:     {`host = "[::1]:` + countedPort},
 		"10.255.255.1:5000":        {"10.255.255.1", "not a public address"},
 		"169.254.169.254":          {"169.254.169.254", "not a public address"},
-		host(redirects):            {"not a public address", "--source localhost:" + countedPort},
-		host(realm):                {"not a public address", "--source localhost:" + countedPort},
+		host(redirects):            {"not a public address", `host = "localhost:` + countedPort},
+		host(realm):                {"not a public address", `host = "localhost:` + countedPort},
 		host(inner):                {"403"},
 		host(tokens):               {"no token"},
 	} {

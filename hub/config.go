@@ -16,11 +16,16 @@ import (
 
 	"lighter/bytesize"
 	"lighter/hub/catalog"
+	"lighter/hub/events"
+	"lighter/hub/export"
+	"lighter/hub/hooks"
 	"lighter/hub/images"
 	"lighter/hub/objects"
 	"lighter/hub/quota"
+	"lighter/hub/registries"
 	"lighter/hub/retention"
 	"lighter/hub/rootdir"
+	"lighter/hub/wishlist"
 	"lighter/renewed"
 	"lighter/socket"
 	"lighter/wire"
@@ -37,11 +42,7 @@ type Config struct {
 	Open           bool     `toml:"open" comment:"If there is no admin_token_file: allow requests of administrators from everybody who can reach their address (admin_listen, or listen if that is empty), from other machines, too."`
 	Names          []string `toml:"names" comment:"Host names under which changes without TLS and token are accepted. The hub's addresses and localhost need not be listed. This protects the hub from web pages whose host name resolves to the hub's address (DNS rebinding)."`
 
-	Sources []string `toml:"sources" comment:"Registries without a public address from which images may be added: HOST or HOST:PORT, as in docker://HOST:PORT/REPO:TAG. HOST allows every port. Everybody who may add images can make the hub connect to these registries."`
-
-	UpstreamLogins string `toml:"upstream_logins" comment:"File with the hub's own logins for other registries, as in Docker's config.json: {\"auths\": {\"HOST\": {\"auth\": \"BASE64\"}}}. With them the hub reads layers that it does not store (keep_blobs). They are not used to add images. Only the hub's user should be able to read the file. A changed file is read again."`
-
-	KeepBlobs string `toml:"keep_blobs" comment:"Which layers of ready images the hub's registry stores as they were pushed or copied. always: all. until-upstream: those that no other registry known to the hub has, or that the hub cannot read there. never: none; then the hub cannot serve layers of pushed images, nor of images that were added with a login, unless it can read them without that login (upstream_logins). containerd without the snapshotter cannot pull such images. The collection deletes layers that are not to be stored any more. The hub serves a layer that it does not store by reading it from the registry that the image was added from."`
+	KeepBlobs string `toml:"keep_blobs" comment:"Which layers of ready images the hub's registry stores as they were pushed or copied. always: all. until-upstream: those that no other registry known to the hub has, or that the hub cannot read there. never: none; then the hub cannot serve layers of pushed images, nor of images that were added with a login, unless it can read them without that login (registry). containerd without the snapshotter cannot pull such images. The collection deletes layers that are not to be stored any more. The hub serves a layer that it does not store by reading it from the registry that the image was added from."`
 
 	Proxies []string `toml:"proxies" comment:"Addresses or networks of trusted proxies in front of the hub: 10.0.0.1, 10.1.0.0/16. The hub takes the sender of a trace, or of a report of what a node has, from their header X-Forwarded-For."`
 
@@ -66,6 +67,10 @@ type Config struct {
 
 	DiskReserve bytesize.Size `toml:"disk_reserve" comment:"Free bytes that the hub leaves on its disks: 10GiB or 500MB. With fewer free bytes the hub accepts no uploads and ingests nothing; added images wait. It goes on to serve what it has. 0: no reserve."`
 
+	DockerNames []string `toml:"docker_names" comment:"Host names under which Docker's registry-mirrors reach the hub, such as docker-mirror.example.org. A request for REPO there is about docker.io/REPO. No other client may use these names."`
+
+	PullThroughBytes bytesize.Size `toml:"pull_through_bytes" comment:"Limit of the disk space for blobs that clients have just read through the hub (pull_through): 16GiB. Their images are ingested from there. Blobs that are being read count in addition."`
+
 	DrainSeconds int64 `toml:"drain_seconds" comment:"When the hub gets SIGTERM, it accepts no further requests and gives its jobs back at once. Requests in flight, such as pushes, may take this many seconds more. The service manager has to wait for a few seconds longer."`
 
 	RetentionMaxPercent int64 `toml:"retention_max_percent" comment:"The retention rules remove at most this share of a repository's images at a time, in percent. If they would remove more, they remove nothing of the repository until an administrator confirms it (lighter retention)."`
@@ -74,10 +79,26 @@ type Config struct {
 
 	Quota []quota.Quota `toml:"quota" comment:"Quotas, as tables [[quota]] with domain, prefix and bytes. An image that would exceed a quota is refused when it is pushed or added."`
 
+	Registries []registries.Registry `toml:"registry" comment:"Other registries that the hub reads, as tables [[registry]] with host and what the hub needs for it: private, plain_http, ca, requests_per_second, connections, and one of logins, helper, plugin, username with password_file, and token_file; or that clients may read them (pull_through) or push to them (push_names) through the hub. Other registries need no table."`
+
+	Wishlists []wishlist.List `toml:"wishlist" comment:"Lists of images of other registries that the hub keeps as these have them, as tables [[wishlist]] with name, file, urls, images or registries, every_minutes, platforms, by_rules and domain. Users can add further lists (lighter wishlist add, lighter sync)."`
+
 	Domains []Domain `toml:"domain" comment:"Domains, as tables [[domain]] with name and repositories: sets of images that the hub keeps apart from all others. Two domains share no stored data, and a node reads one domain. All other images are in the domain \"default\"."`
+
+	Events []events.Target `toml:"event" comment:"Receivers of events, as tables [[event]] with name and url: an image has become ready, has failed or was removed (lighter events)."`
+
+	Hooks []hooks.Hook `toml:"hook" comment:"Senders of webhooks, as tables [[hook]] with name, kind, registry and secret_file: when an image was pushed there, the hub looks at it and ingests it."`
 
 	Limits Limits `toml:"limits" comment:"An image that exceeds a limit fails."`
 	GC     GC     `toml:"gc" comment:"Collection: the hub frees what no image needs any more, also in its registry."`
+	Export Export `toml:"export" comment:"A mirror that the hub keeps up to date: files that any web server or object store can serve to nodes, also while the hub is stopped."`
+}
+
+// Export says where the hub keeps a mirror of itself.
+type Export struct {
+	To      string        `toml:"to" comment:"An absolute path of a directory, or s3://BUCKET?region=REGION as for bucket. Only this hub may write there. Empty: no mirror."`
+	Domains []string      `toml:"domains" comment:"The domains that are copied. They have one place together, so everybody who reaches it can read all of them. The files of a domain that is taken out of the list stay there."`
+	Rate    bytesize.Size `toml:"rate" comment:"Bytes that are written per second at most: 100MiB. 0: no limit."`
 }
 
 // GC says when the hub deletes what no image needs any more.
@@ -102,7 +123,6 @@ func DefaultConfig() Config {
 		Listen:  "127.0.0.1:7070",
 		Proxies: []string{},
 		Names:   []string{},
-		Sources: []string{},
 
 		RegistryHosts: []string{},
 		KeepBlobs:     string(images.KeepUntilUpstream),
@@ -112,17 +132,32 @@ func DefaultConfig() Config {
 		ScrubDays:    30,
 
 		DiskReserve:         1 << 30,
+		DockerNames:         []string{},
+		PullThroughBytes:    16 << 30,
 		DrainSeconds:        5,
 		RetentionMaxPercent: 50,
 		Retention:           []retention.Rule{},
 		Quota:               []quota.Quota{},
+		Registries:          []registries.Registry{},
+		Wishlists:           []wishlist.List{},
 		Domains:             []Domain{},
+		Events:              []events.Target{},
+		Hooks:               []hooks.Hook{},
 
 		LogLevel:  "info",
 		LogFormat: "text",
 		Limits:    Limits{LayerBytes: 64 << 30, Entries: 4_000_000, ImageMinutes: 240},
 		GC:        GC{EveryMinutes: 360, DelayMinutes: 1440, KeepMinutes: 10080},
+		Export:    Export{Domains: []string{wire.DefaultDomain}, Rate: 100 << 20},
 	}
+}
+
+// GivenUp returns what replaces a key that earlier versions had. It is empty for all other keys.
+func (*Config) GivenUp(key string) string {
+	return map[string]string{
+		"sources":         "a table [[registry]] for each registry, with host = \"HOST[:PORT]\" and private = true",
+		"upstream_logins": "a table [[registry]] for each registry, with host = \"HOST[:PORT]\" and logins = \"FILE\"",
+	}[key]
 }
 
 // maxReserve bounds the reserve of free bytes on disks.
@@ -166,9 +201,13 @@ func (c *Config) Check() error {
 		return errors.New("startup_bytes is below zero")
 	case c.ScrubDays < 0 || c.ScrubDays > maxDays:
 		return fmt.Errorf("scrub_days is %d: want 0 to %d", c.ScrubDays, maxDays)
-	case len(c.Platforms) == 0 ||
-		slices.ContainsFunc(c.Platforms, func(p string) bool { return !strings.Contains(p, "/") }):
-		return fmt.Errorf("platforms %q: want OS/ARCH, at least one", c.Platforms)
+	case len(c.Platforms) == 0:
+		return errors.New("platforms is empty: want OS/ARCH, at least one")
+	}
+	for _, p := range c.Platforms {
+		if err := wire.CheckPlatform(p); err != nil {
+			return fmt.Errorf("platforms: %w", err)
+		}
 	}
 	if err := c.checkStores(); err != nil {
 		return err
@@ -188,11 +227,31 @@ func (c *Config) Check() error {
 	if err := checkDomains(c.Domains); err != nil {
 		return err
 	}
+	if err := events.Check(c.Events); err != nil {
+		return err
+	}
+	if err := wishlist.Check(c.Wishlists); err != nil {
+		return err
+	}
+	for i, l := range c.Wishlists {
+		if !slices.Contains(c.domainNames(), l.DomainName()) {
+			return fmt.Errorf("wishlist %d: there is no domain %q", i+1, l.Domain)
+		}
+	}
+	if err := hooks.Check(c.Hooks); err != nil {
+		return err
+	}
 	for i, q := range c.Quota {
 		if q.DomainName() != wire.DefaultDomain &&
 			!slices.ContainsFunc(c.Domains, func(d Domain) bool { return d.Name == q.Domain }) {
 			return fmt.Errorf("quota %d: there is no domain %q", i+1, q.Domain)
 		}
+	}
+	if err := c.checkThroughs(); err != nil {
+		return err
+	}
+	if err := c.checkExport(); err != nil {
+		return err
 	}
 	for _, host := range c.RegistryHosts {
 		ref, err := wire.ParseName(host + "/image")
@@ -200,10 +259,33 @@ func (c *Config) Check() error {
 			return fmt.Errorf("registry_hosts: %q is not HOST or HOST:PORT in lower case", host)
 		}
 	}
-	if i := slices.IndexFunc(c.Sources, func(s string) bool { return s == "" || strings.Contains(s, "/") }); i >= 0 {
-		return fmt.Errorf("sources: %q is no registry: want HOST or HOST:PORT", c.Sources[i])
+	if err := registries.Check(c.Registries); err != nil {
+		return err
 	}
 	return c.checkAddresses()
+}
+
+// checkExport returns an error if the mirror cannot be kept as configured. It connects to nothing.
+func (c *Config) checkExport() error {
+	if c.Export.To == "" {
+		return nil
+	}
+	if err := export.CheckPlace(c.Export.To); err != nil {
+		return fmt.Errorf("export: to: %w", err)
+	}
+	if c.Export.Rate < 0 {
+		return errors.New("export: rate is below zero")
+	}
+	if c.Catalog != "" && !export.IsBucket(c.Export.To) {
+		return errors.New("export: several processes may use the database that catalog names, " +
+			"so the mirror has to be where all of them can write: set to = \"s3://BUCKET?region=REGION\"")
+	}
+	for i, name := range c.Export.Domains {
+		if !slices.Contains(c.domainNames(), name) || slices.Contains(c.Export.Domains[:i], name) {
+			return fmt.Errorf("export: domains: there is no domain %q, or it is named twice", name)
+		}
+	}
+	return nil
 }
 
 // checkStores returns an error if the URL of the catalog or of the bucket is invalid, or if they

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -234,6 +235,51 @@ func TestPushesDoNotWaitForASource(t *testing.T) {
 	h.fetchTree(h.ready("slow:1").Chain)
 }
 
+// If an image is deleted in its registry while the hub copies it, the copy fails, and nothing of it
+// stays.
+func TestSourceIsDeletedWhileItIsCopied(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.pushReady("other:1", image(lowerTar)) // shares nothing that is copied
+	before := h.holdings()
+	r := startRegistry(t, image(upperTar, tarball.Of(tarball.File("large", noise(1, 50_000)))))
+	held, goOn := make(chan struct{}, 100), make(chan struct{})
+	r.spoil = func(w http.ResponseWriter, _ *http.Request, _ digest.Digest, b []byte) bool {
+		if len(b) < 10_000 {
+			return false
+		}
+		_, _ = w.Write(b[:len(b)/2])
+		_ = http.NewResponseController(w).Flush()
+		held <- struct{}{}
+		<-goOn
+		panic(http.ErrAbortHandler)
+	}
+	added := make(chan error, 1)
+	go func() {
+		_, err := h.add(wire.Add{Source: r.source(), Name: "copied:1"})
+		added <- err
+	}()
+	awaitHeld(t, held)
+	r.remove()
+	r.mu.Lock()
+	r.blobs = nil
+	r.mu.Unlock()
+	close(goOn)
+	if err := <-added; err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("the copy: %v, want an error that says 404", err)
+	}
+	for _, i := range h.settled("copied:1") {
+		if i.State == wire.StateReady {
+			t.Errorf("image %+v, want that it has failed", i)
+		}
+	}
+	if status, _, _ := h.do("GET", "/v2/copied/manifests/1", nil); status != 404 {
+		t.Errorf("the manifest of the image: %d, want 404", status)
+	}
+	h.unchanged("a copy whose source was deleted", before)
+	h.fetchTree(h.ready("other:1").Chain)
+}
+
 // If a name is added, and added or pushed with another image meanwhile, the name refers to the
 // later image.
 func TestLaterAddWins(t *testing.T) {
@@ -337,5 +383,27 @@ func TestRegistryAndCatalogAgree(t *testing.T) {
 		case status != http.StatusOK && len(named) > 0:
 			t.Errorf("tag %s: %d in the registry, %+v in the catalog, want none", tag, status, named)
 		}
+	}
+}
+
+// A registry that has had enough requests rests. The job of an image waits for the end of the rest,
+// and then goes on.
+func TestRegistryRests(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image(lowerTar, upperTar))
+	var refused atomic.Int64
+	lower, _ := layerOf(lowerTar)
+	r.spoil = func(w http.ResponseWriter, _ *http.Request, d digest.Digest, _ []byte) bool {
+		if d != lower || refused.Add(1) > 1 {
+			return false
+		}
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusTooManyRequests)
+		return true
+	}
+	h.added(wire.Add{Source: r.source(), Name: "a:1"})
+	if refused.Load() < 2 {
+		t.Error("the registry did not answer 429, want it to")
 	}
 }

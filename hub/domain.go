@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 
 	"lighter/format/tree"
 	"lighter/hub/admin"
@@ -21,24 +22,33 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/collect"
 	"lighter/hub/encoder"
+	"lighter/hub/events"
 	"lighter/hub/expiry"
+	"lighter/hub/export"
 	"lighter/hub/fsck"
 	"lighter/hub/holders"
+	"lighter/hub/hooks"
 	"lighter/hub/images"
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
 	"lighter/hub/names"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
+	"lighter/hub/pullthrough"
+	"lighter/hub/pushthrough"
 	"lighter/hub/quota"
+	"lighter/hub/registries"
 	"lighter/hub/registry"
 	"lighter/hub/retention"
 	"lighter/hub/rootdir"
 	"lighter/hub/serve"
 	"lighter/hub/space"
 	"lighter/hub/startup"
+	"lighter/hub/uploads"
 	"lighter/hub/upstream"
 	"lighter/hub/verify"
+	"lighter/hub/wants"
+	"lighter/hub/wishlist"
 	"lighter/wire"
 )
 
@@ -55,50 +65,75 @@ type domain struct {
 	catalog   *catalog.Catalog
 	upstream  *upstream.Reader
 	registry  *registry.Registry
+	uploads   *uploads.Splitter
+	pushes    *uploads.Splitter // of layers that are pushed to other registries
 	jobs      *jobs.Queue
 	names     *names.Service
 	quotas    *quota.Checker
 	images    *images.Service
+	wants     *wants.Service
+	wishlists *wishlist.Service
 	trees     *ingest.Trees
 	publisher *publish.Publisher
 	verifier  *verify.Verifier
 	checker   *fsck.Checker
 	starts    *startup.Service
 	holders   *holders.Service
+	events    *events.Service
+	hooks     *hooks.Inbox
 	expiry    *expiry.Service
 	collector *collect.Collector
+	exporter  *export.Exporter // nil: the domain has no mirror
 	keys      signingKeys
+	through   *pullthrough.Domain
 }
 
 // shared is what the domains of a process share: the bounds of its memory and disks.
 type shared struct {
-	owner     string // names the process as the owner of jobs and claims
-	runner    *jobs.Runner
-	encoders  *encoder.Pool
-	trees     *ingest.Bounds
-	starts    *startup.Bounds
-	upstreams *upstream.Bounds
-	manifests *registry.Bounds
-	tables    *objects.Tables
-	senders   *holders.Senders
-	bodies    *answer.Bodies
-	reserve   *space.Reserve
-	spare     *space.Spare
-	proxies   []netip.Prefix
+	owner      string // names the process as the owner of jobs and claims
+	runner     *jobs.Runner
+	encoders   *encoder.Pool
+	trees      *ingest.Bounds
+	starts     *startup.Bounds
+	registries *registries.Registries
+	upstreams  *upstream.Bounds
+	uploads    *uploads.Bounds
+	pushed     *uploads.Bounds // of layers that are pushed to other registries
+	manifests  *registry.Bounds
+	tables     *objects.Tables
+	senders    *holders.Senders
+	bodies     *answer.Bodies
+	reserve    *space.Reserve
+	spare      *space.Spare
+	through    *pullthrough.Service
+	pushes     *pushthrough.Service
+	proxies    []netip.Prefix
+	mirror     *export.Place // nil: the hub keeps no mirror
+	rate       *rate.Limiter // of writing to the mirror
 }
 
 func newShared(c *Config, log *slog.Logger) (*shared, error) {
 	proxies, err := c.proxies()
+	if err != nil {
+		return nil, err
+	}
+	others, err := registries.New(c.Registries, log)
+	var mirror *export.Place
+	if c.Export.To != "" {
+		mirror = export.NewPlace(c.Export.To)
+	}
 	catalogDisk := space.New(int64(c.DiskReserve), space.Dir{Name: "root", Path: c.Root})
 	if c.Catalog != "" { // the catalogs are in PostgreSQL, and need no spare file
 		catalogDisk = space.New(0)
 	}
 	return &shared{runner: jobs.NewRunner(), encoders: encoder.NewPool(runtime.GOMAXPROCS(0)),
-		trees: ingest.NewBounds(), starts: startup.NewBounds(), upstreams: upstream.NewBounds(),
+		trees: ingest.NewBounds(), starts: startup.NewBounds(), registries: others,
+		upstreams: upstream.NewBounds(int64(c.PullThroughBytes)),
 		manifests: registry.NewBounds(), tables: objects.NewTables(), senders: holders.NewSenders(),
-		bodies:  answer.NewBodies(),
+		bodies: answer.NewBodies(), uploads: uploads.NewBounds(), pushed: uploads.NewBounds(),
 		reserve: space.New(int64(c.DiskReserve), c.dirs()...),
-		spare:   space.OpenSpare(rootdir.Spare(c.Root), catalogDisk, log), proxies: proxies}, err
+		spare:   space.OpenSpare(rootdir.Spare(c.Root), catalogDisk, log), proxies: proxies,
+		mirror: mirror, rate: export.NewLimiter(int64(c.Export.Rate))}, err
 }
 
 // openDomain opens a domain. It makes directories, a catalog and a signing key if they are missing.
@@ -151,7 +186,7 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 	if d.keys, err = openKeys(ctx, d.catalog, rootdir.Key(c.Root)); err != nil {
 		return err
 	}
-	d.upstream = upstream.New(ctx, upstream.Config{Catalog: d.catalog, Sources: c.Sources, LoginFile: c.UpstreamLogins,
+	d.upstream = upstream.New(ctx, upstream.Config{Catalog: d.catalog, Registries: with.registries,
 		Dir: scratch, Room: with.reserve.Check, Bounds: with.upstreams, Log: d.log})
 	d.closers = append(d.closers, d.upstream)
 	if d.registry, err = registry.Open(ctx, c.registryStorage(), d.upstream, registryUses{d.catalog.Blobs},
@@ -166,7 +201,12 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 	}
 	d.publisher = publish.New(d.catalog, d.objects, scratch, with.owner, d.log)
 	d.jobs = with.runner.Queue(d.catalog.Jobs, with.owner, d.log)
-	d.serveStores(ctx, with)
+	d.serveStores(ctx, with, scratch)
+	if d.events, err = events.New(ctx, events.Config{Domain: d.name, Targets: c.Events, Catalog: d.catalog,
+		Jobs: d.jobs, Log: d.log}); err != nil {
+		return err
+	}
+	d.hooks = hooks.NewInbox(hooks.Config{Hooks: c.Hooks, Catalog: d.catalog, Jobs: d.jobs, Look: d.look, Log: d.log})
 	d.publisher.Recover(ctx)
 	if err := d.images.Recover(ctx); err != nil {
 		return err
@@ -175,20 +215,31 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 }
 
 // serveStores makes the services over the stores. They add their kinds of jobs to the queue.
-func (d *domain) serveStores(ctx context.Context, with *shared) {
+func (d *domain) serveStores(ctx context.Context, with *shared, scratch string) {
 	c := &d.config
 	limits := tree.Limits{Entries: c.Limits.Entries, Bytes: int64(c.Limits.LayerBytes)}
 	d.trees = ingest.NewTrees(ctx, d.catalog, d.objects, d.publisher, limits, with.trees, d.keys, d.log)
 	d.verifier = verify.New(d.catalog, d.objects, d.registry, d.publisher, d.trees, limits, d.keys, d.jobs)
 	ingester := ingest.New(d.catalog, d.publisher, with.encoders, d.trees, d.log)
+	d.uploads = uploads.New(ctx, uploads.Config{Ingester: ingester, Dir: scratch, Room: with.reserve.Check,
+		Bounds: with.uploads, Log: d.log})
+	d.pushes = uploads.New(ctx, uploads.Config{Ingester: ingester, Dir: scratch, Room: with.reserve.Check,
+		Bounds: with.pushed, Hold: holdTime, Log: d.log})
+	d.closers = append(d.closers, d.uploads, d.pushes)
+	ingester.Early = uploads.All{d.uploads, d.pushes}
 	d.names = names.New(d.catalog, d.registry, d.jobs, images.Jobs{}, c.Platforms, d.log)
 	d.quotas = quota.New(c.Quota, d.catalog, d.registry)
 	d.images = images.New(ctx, images.Config{Names: d.names, Quotas: d.quotas,
-		Platforms: c.Platforms, Sources: c.Sources, Belongs: c.belongs(d.name), MaxBlob: limits.Bytes,
+		Platforms: c.Platforms, Registries: with.registries, Belongs: c.belongs(d.name), MaxBlob: limits.Bytes,
 		KeepBlobs: images.KeepBlobs(c.KeepBlobs), Upstream: d.upstream.Source,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Secret: d.keys.derive("logins of jobs"),
-		Ready: d.imageIsReady, Log: d.log},
+		Memory: passed{d.upstream, with.through}, Ready: d.imageIsReady, Log: d.log},
 		d.catalog, d.registry, ingester, d.jobs)
+	d.wants = wants.New(wants.Config{Catalog: d.catalog, Images: d.images, Names: d.names, Source: d.upstream.Source,
+		Belongs: c.belongs(d.name), Log: d.log}, d.jobs)
+	d.wishlists = wishlist.New(wishlist.Config{Lists: c.Wishlists, MaxPercent: c.RetentionMaxPercent,
+		Catalog: d.catalog, Wants: d.wants, Fetch: with.registries.Anonymous, Login: with.registries.Client,
+		ImageJobs: images.JobKind, Log: d.log}, d.jobs)
 	d.checker = fsck.New(fsck.Config{Catalog: d.catalog, Objects: d.objects, Registry: d.registry,
 		Publisher: d.publisher, Ingester: ingester, Trees: d.trees, Names: d.names, Limits: limits,
 		Jobs: d.jobs, ScrubDays: c.ScrubDays, Room: with.reserve.Room, Log: d.log})
@@ -206,12 +257,32 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 		Every: time.Duration(c.GC.EveryMinutes) * time.Minute,
 		Delay: time.Duration(c.GC.DelayMinutes) * time.Minute,
 		Keep:  time.Duration(c.GC.KeepMinutes) * time.Minute, Log: d.log}, d.jobs)
+	d.through = &pullthrough.Domain{Registry: d.registry, Handler: d.registryHandler(), Pass: d.upstream.Pass,
+		Ingest: d.ingestPulled}
+	if with.mirror != nil && slices.Contains(c.Export.Domains, d.name) {
+		d.exporter = export.New(export.Config{Place: with.mirror, Domain: d.name, Catalog: d.catalog,
+			Objects: d.objects, Images: nodeImages{d.trees, d.images, d.catalog, d.keys, c.RegistryHosts},
+			Holders: d.holders, Keys: d.keys.public(), Jobs: d.jobs, Scratch: c.scratch(), Limiter: with.rate,
+			Log: d.log})
+	}
 	d.jobs.Around(with.reserve.Job, images.JobKind, catalog.LayoutJob, startup.RecompressJob)
 }
 
-// imageIsReady waits until the first layout of a new image is made or has failed, or ctx ends.
+// imageIsReady waits until the first layout of a new image is made or has failed, or ctx ends. Then
+// the image is copied to the mirror, if there is one.
 func (d *domain) imageIsReady(ctx context.Context, image catalog.Image) error {
-	return d.starts.Await(ctx, image.Tree)
+	err := d.starts.Await(ctx, image.Tree)
+	d.startExport(ctx)
+	return err
+}
+
+// look makes the hub look at the sources of what hooks have heard of.
+func (d *domain) look(ctx context.Context, wishes []hooks.Wish) error {
+	wanted := make([]wants.Wish, len(wishes))
+	for i, w := range wishes {
+		wanted[i] = wants.Wish{Source: w.Source, By: wants.Hook(w.Hook), Platforms: w.Platforms, MayRemove: w.MayRemove}
+	}
+	return d.wants.Look(ctx, wanted...)
 }
 
 // Close ends the domain's background work and closes its stores.
@@ -236,6 +307,23 @@ func (d *domain) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.catalog.Watch(ctx, watchEvery, d.log) })
 	group.Go(func() error { return d.starts.Run(ctx) })
 	group.Go(func() error { return d.holders.Run(ctx) })
+	group.Go(func() error { return d.events.Run(ctx) })
+	group.Go(func() error { return d.hooks.Run(ctx) })
+	group.Go(func() error { return d.wishlists.Run(ctx) })
+	group.Go(func() error {
+		d.startExport(ctx)
+		return nil
+	})
+}
+
+// startExport makes the mirror of the domain follow soon, if there is one.
+func (d *domain) startExport(ctx context.Context) {
+	if d.exporter == nil {
+		return
+	}
+	if err := d.exporter.Start(ctx); err != nil && ctx.Err() == nil {
+		d.log.Warn("the mirror follows some minutes later", "err", err)
+	}
 }
 
 // registryUses records in the catalog on which blobs clients of the registry rely.
@@ -256,24 +344,28 @@ var _ registry.Events = registryEvents{}
 type userImages struct {
 	*images.Service
 	*verify.Verifier
-	names *names.Service
+	wants *wants.Service
 }
 
 var _ admin.Images = userImages{}
 
-// Remove removes a name and its images.
-func (u userImages) Remove(ctx context.Context, name string) error { return u.names.Remove(ctx, name) }
+// Remove removes a name and its images. Unless force is true, it refuses that while lists or hooks
+// want the name.
+func (u userImages) Remove(ctx context.Context, name string, force bool) error {
+	return u.wants.Remove(ctx, name, force)
+}
 
 // api answers nodes and users about the domain.
 func (d *domain) api(with *shared) *answer.Mux {
 	api := answer.NewMux(d.name, d.log)
 	nodes := serve.Server{Catalog: d.catalog, Objects: d.objects,
-		Images: nodeImages{d.trees, d.catalog, d.keys, d.config.RegistryHosts}, Traces: d.starts, Holders: d.holders,
-		Bodies: with.bodies, Keys: d.keys.public(), Proxies: with.proxies, Log: d.log}
+		Images: nodeImages{d.trees, d.images, d.catalog, d.keys, d.config.RegistryHosts}, Traces: d.starts,
+		Holders: d.holders, Bodies: with.bodies, Keys: d.keys.public(), Proxies: with.proxies, Log: d.log}
 	nodes.Register(api)
 	users := admin.Server{Domain: d.name, DomainOf: d.config.domainOf, Catalog: d.catalog,
-		Images: userImages{d.images, d.verifier, d.names}, Jobs: d.jobs,
-		Starts: d.starts, Holders: d.holders, Retention: d.expiry, Checker: d.checker,
+		Images: userImages{d.images, d.verifier, d.wants}, Jobs: d.jobs, ImageJobs: images.JobKind,
+		Starts: d.starts, Holders: d.holders, Events: d.events, Retention: d.expiry, Checker: d.checker,
+		Wishlists: d.wishlists,
 		Collector: d.collector,
 		Bodies:    with.bodies, Keys: d.keys.public(), Log: d.log}
 	users.Register(api)

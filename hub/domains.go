@@ -11,6 +11,7 @@ import (
 	"lighter/hub/quota"
 	"lighter/hub/report"
 	"lighter/hub/rootdir"
+	"lighter/hub/wishlist"
 	"lighter/wire"
 	"lighter/wire/pattern"
 )
@@ -97,11 +98,14 @@ func (c *Config) belongs(domain string) func(repository string) error {
 	}
 }
 
-// ofDomain returns the configuration with the places and quotas of one domain.
+// ofDomain returns the configuration with the places, quotas and wishlists of one domain.
 func (c *Config) ofDomain(domain string) (Config, error) {
 	of := *c
 	of.Quota = slices.DeleteFunc(slices.Clone(c.Quota), func(q quota.Quota) bool {
 		return q.DomainName() != domain
+	})
+	of.Wishlists = slices.DeleteFunc(slices.Clone(c.Wishlists), func(l wishlist.List) bool {
+		return l.DomainName() != domain
 	})
 	if domain == wire.DefaultDomain {
 		return of, nil

@@ -15,6 +15,7 @@ import (
 	"lighter/format/index"
 	"lighter/hub"
 	"lighter/hub/quota"
+	"lighter/hub/wishlist"
 	"lighter/wire"
 	"lighter/wire/client"
 )
@@ -237,6 +238,21 @@ func TestUnknownAndWrongDomains(t *testing.T) {
 	if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil {
 		t.Errorf("in the domain without a quota: %v, want no error", err)
 	}
+}
+
+// The images of a list are in its domain. Lines about repositories of other domains are wrong.
+func TestWishlistOfADomain(t *testing.T) {
+	t.Parallel()
+	mine, other := startRegistry(t, image(lowerTar)), startRegistry(t, image(upperTar))
+	h := startWants(t, func(c *hub.Config) {
+		c.Domains = []hub.Domain{{Name: "team", Repositories: []string{mine.host() + "/**"}}}
+		c.Wishlists = []wishlist.List{{Name: "list", Domain: "team", Images: []string{mine.name(), other.name()}}}
+	}).in("team")
+	got := h.synced("list", false)
+	if got.Images != 1 || got.Failed != 1 || !strings.Contains(fmt.Sprint(got.Problems), "domain") {
+		t.Errorf("the list: %+v, want one image, and a problem that names the domain", got)
+	}
+	h.eventually("the image is not ready in its domain", func() bool { return h.isReady(mine.name(), mine.digest()) })
 }
 
 func TestConfigOfDomains(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"lighter/hub/blobs"
 	"lighter/hub/catalog"
 	"lighter/hub/collect"
+	"lighter/hub/export"
 	"lighter/hub/fsck"
 	"lighter/hub/holders"
 	"lighter/hub/images"
@@ -25,7 +26,9 @@ import (
 	"lighter/hub/publish"
 	"lighter/hub/registry"
 	"lighter/hub/startup"
+	"lighter/hub/uploads"
 	"lighter/hub/verify"
+	"lighter/hub/wants"
 )
 
 // Tests of package hub_test reach a hub's parts through the following functions.
@@ -43,6 +46,8 @@ func (c *Config) OfDomain(domain string) (Config, error) { return c.ofDomain(dom
 func (h *Hub) Catalog() *catalog.Catalog     { return h.domains[0].catalog }
 func (h *Hub) Collector() *collect.Collector { return h.domains[0].collector }
 
+func (h *Hub) Uploads() *uploads.Splitter      { return h.domains[0].uploads }
+func (h *Hub) Pushes() *uploads.Splitter       { return h.domains[0].pushes }
 func (h *Hub) Starts() *startup.Service        { return h.domains[0].starts }
 func (h *Hub) Checker() *fsck.Checker          { return h.domains[0].checker }
 func (h *Hub) Verifier() *verify.Verifier      { return h.domains[0].verifier }
@@ -82,6 +87,7 @@ func (h *Hub) Senders() *holders.Senders { return h.domains[0].holders.Senders }
 
 func (h *Hub) Images() *images.Service       { return h.domains[0].images }
 func (h *Hub) Names() *names.Service         { return h.domains[0].names }
+func (h *Hub) Wants() *wants.Service         { return h.domains[0].wants }
 func (h *Hub) Trees() *ingest.Trees          { return h.domains[0].trees }
 func (h *Hub) Publisher() *publish.Publisher { return h.domains[0].publisher }
 
@@ -110,3 +116,6 @@ const (
 	UnixPrefix   = unixPrefix
 	MetricPrefix = metricPrefix
 )
+
+// Exporter returns what keeps the domain's mirror up to date.
+func (h *Hub) Exporter() *export.Exporter { return h.domains[0].exporter }

@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -22,6 +23,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/hub"
+	"lighter/hub/registries"
 	"lighter/wire"
 	"lighter/wire/client"
 )
@@ -31,6 +33,7 @@ type testHub struct {
 	*hub.Hub
 	t      *testing.T
 	url    string
+	host   string // header Host of requests; empty: that of url
 	config hub.Config
 	client *client.Client
 	stop   func()
@@ -53,12 +56,23 @@ func hubConfig(t *testing.T) hub.Config {
 	newStores(t, &c)
 	c.Listen = "127.0.0.1:0"
 	c.Platforms = []string{"linux/amd64"}
-	c.Sources = []string{"127.0.0.1", "localhost"}
+	c.Registries = registryTables("127.0.0.1", "localhost")
 	c.DiskReserve = 0 // the tests' disk may be small
 	// The first periodic collection would be a minute after the start. It would delete the blobs of
 	// images that are being added: many of these hubs keep unused blobs for no time at all.
 	c.GC.EveryMinutes = 0
 	return c
+}
+
+// reached says how a registry is reached that may have an address that is not public.
+func reached(host string) registries.Reached { return registries.Reached{Host: host, Private: true} }
+
+// registryTables are tables of registries that may have addresses that are not public.
+func registryTables(hosts ...string) (all []registries.Registry) {
+	for _, host := range hosts {
+		all = append(all, registries.Registry{Reached: reached(host)})
+	}
+	return all
 }
 
 func openHub(t *testing.T, c hub.Config) *hub.Hub {
@@ -74,10 +88,17 @@ func logOf(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// logWriter writes the hub's log to standard error if HUB_LOG is set.
+// unlogged is a password, or a token, that no log may have.
+const unlogged = "never-in-a-log"
+
+// logWriter writes the hub's log to standard error if HUB_LOG is set. The test fails if the log has
+// the password unlogged.
 type logWriter struct{ t *testing.T }
 
 func (w logWriter) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(unlogged)) {
+		w.t.Errorf("the log has a secret: %s", b)
+	}
 	if os.Getenv("HUB_LOG") != "" {
 		fmt.Fprintf(os.Stderr, "%s: %s", w.t.Name(), b)
 	}
@@ -132,6 +153,7 @@ func (h *testHub) do(method, path string, body []byte, header ...string) (int, [
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	req.Host = cmp.Or(h.host, req.Host)
 	req.Header.Set("Content-Type", "application/json") // as clients do
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])

@@ -36,6 +36,7 @@ import (
 	"lighter/hub/access"
 	"lighter/hub/answer"
 	"lighter/hub/away"
+	"lighter/hub/hooks"
 	"lighter/hub/objects"
 	"lighter/hub/outage"
 	"lighter/hub/registry"
@@ -63,6 +64,7 @@ type Hub struct {
 	shared  *shared
 	domains []*domain // the first is the default domain
 	access  *access.Policy
+	hooks   *hooks.Server
 	view    *view
 	end     context.CancelFunc // ends the background work
 
@@ -130,9 +132,15 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.shared, err = newShared(&h.config, h.log); err != nil {
 		return err
 	}
+	h.closers = append(h.closers, h.shared.registries)
 	if h.shared.owner, err = h.config.owner(lock); err != nil {
 		return err
 	}
+	h.shared.through = h.newPullThrough(ctx)
+	if h.shared.pushes, err = h.newPushThrough(ctx); err != nil {
+		return err
+	}
+	defer func() { h.closers = append(h.closers, h.shared.through, h.shared.pushes) }() // they use the domains
 	for _, name := range h.config.domainNames() {
 		d, err := openDomain(ctx, name, h.config, h.shared, h.log)
 		if err != nil {
@@ -140,7 +148,10 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		}
 		h.domains, h.closers = append(h.domains, d), append(h.closers, d)
 	}
-	h.view = newView(h.domains, h.shared.reserve, h.outages, h.plain)
+	if h.hooks, err = hooks.NewServer(h.config.Hooks, h.shared.bodies, h.inboxOf, h.log); err != nil {
+		return err
+	}
+	h.view = newView(h.domains, h.shared, h.hooks, h.outages, h.plain)
 	return nil
 }
 
@@ -171,7 +182,8 @@ func (h *Hub) Close() error {
 func (h *Hub) handler() http.Handler {
 	mux := http.NewServeMux()
 	h.view.register(mux)
-	mux.Handle("/v2/", h.shared.reserve.Uploads(h.registries()))
+	mux.Handle(wire.HooksPrefix, h.hooks)
+	mux.Handle("/v2/", h.shared.reserve.Uploads(h.shared.through.Handler(h.registries())))
 	for _, d := range h.domains {
 		mux.Handle(wire.Prefix+"/"+d.name+"/", d.api(h.shared))
 	}
@@ -189,7 +201,7 @@ func (h *Hub) handler() http.Handler {
 func (h *Hub) registries() http.Handler {
 	byDomain := map[string]http.Handler{}
 	for _, d := range h.domains {
-		byDomain[d.name] = d.registry.Handler(registryEvents{d.names, d.quotas})
+		byDomain[d.name] = d.registryHandler()
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		domain := wire.DefaultDomain
@@ -200,13 +212,27 @@ func (h *Hub) registries() http.Handler {
 	})
 }
 
+// inboxOf returns the inbox of the domain to which a repository belongs.
+func (h *Hub) inboxOf(name string) *hooks.Inbox {
+	domain := wire.DefaultDomain
+	if ref, err := wire.ParseName(name); err == nil {
+		domain = h.config.domainOf(ref.Repository)
+	}
+	for _, d := range h.domains {
+		if d.name == domain {
+			return d.hooks
+		}
+	}
+	return h.domains[0].hooks
+}
+
 // public returns the handler of the address listen. It accepts changes only if there is no
 // admin_listen.
 func (h *Hub) public(all http.Handler) http.Handler {
 	if h.config.AdminListen != "" {
-		return h.watched(h.access.ReadOnly(all))
+		return h.watched(h.fronted(h.access.ReadOnly(all)))
 	}
-	return h.watched(h.access.Public(all))
+	return h.watched(h.fronted(h.access.Public(all)))
 }
 
 // admin returns the handler of the address admin_listen. The file mode of a Unix socket decides who
@@ -215,7 +241,7 @@ func (h *Hub) admin(all http.Handler) http.Handler {
 	if strings.HasPrefix(h.config.AdminListen, unixPrefix) {
 		return h.watched(all)
 	}
-	return h.watched(h.access.Admin(all))
+	return h.watched(h.fronted(h.access.Admin(all)))
 }
 
 // watched counts and logs requests, and ends stalled ones.

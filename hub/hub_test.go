@@ -121,11 +121,13 @@ func readTreeOf(
 				return err
 			}
 			decoded, err := pack.DecodeUnit(encoded)
-			if err != nil {
-				return err
+			if err == nil {
+				chunks[e.ID], err = decoded.Lookup(e.ID)
 			}
-			chunks[e.ID], err = decoded.Lookup(e.ID)
-			return err
+			if err != nil {
+				return &chunk.InvalidError{What: "unit", Err: err}
+			}
+			return nil
 		}
 		if err := from.FetchUnit(ctx, unit, take); err != nil {
 			return header, nil, err

@@ -18,7 +18,10 @@ import (
 	"lighter/buildinfo"
 	"lighter/hub/away"
 	"lighter/hub/fsck"
+	"lighter/hub/hooks"
 	"lighter/hub/outage"
+	"lighter/hub/pullthrough"
+	"lighter/hub/pushthrough"
 	"lighter/hub/report"
 	"lighter/hub/space"
 	"lighter/logqueue"
@@ -27,8 +30,12 @@ import (
 
 // view answers /metrics, /healthz and /readyz. docs/metrics.md describes the metrics.
 type view struct {
+	hooks    *hooks.Server
 	domains  []*domain
 	reserve  *space.Reserve
+	others   prometheus.Collector // the other registries
+	through  *pullthrough.Service
+	pushes   *pushthrough.Service
 	outages  *outage.Watch
 	stopping atomic.Bool
 	requests *prometheus.CounterVec
@@ -47,8 +54,12 @@ const (
 // requestBuckets are in seconds: from a small read of a disk to a transfer over a slow network.
 var requestBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
 
-func newView(domains []*domain, reserve *space.Reserve, outages *outage.Watch, log *slog.Logger) *view {
-	return &view{domains: domains, reserve: reserve, outages: outages, log: log,
+func newView(
+	domains []*domain, with *shared, hooks *hooks.Server, outages *outage.Watch, log *slog.Logger,
+) *view {
+	return &view{domains: domains, hooks: hooks, reserve: with.reserve, others: with.registries,
+		through: with.through, pushes: with.pushes,
+		outages: outages, log: log,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "requests_total",
 			Help: "Requests answered, by endpoint and status."}, []string{"endpoint", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricPrefix + "request_duration_seconds",
@@ -58,12 +69,16 @@ func newView(domains []*domain, reserve *space.Reserve, outages *outage.Watch, l
 
 // endpoints are the values of the label "endpoint": the first path elements below a domain,
 // "registry", and "other" for all other paths.
-var endpoints = []string{"chains", "manifests", "trees", "indexes", "locations", "packs", "chunks", "key", "images",
-	"fsck", "jobs", "gc", "traces", "held", "holders", "retention", "registry", "other"}
+var endpoints = []string{"chains", "manifests", "soon", "trees", "indexes", "locations", "packs", "chunks", "key",
+	"images", "fsck", "jobs", "gc", "traces", "held", "holders", "retention",
+	"wishlists", "events", "status", "hooks", "registry", "other"}
 
 func endpointOf(path string) string {
 	if strings.HasPrefix(path, "/v2/") {
 		return "registry"
+	}
+	if strings.HasPrefix(path, wire.HooksPrefix) {
+		return "hooks"
 	}
 	if rest, ok := strings.CutPrefix(path, wire.Prefix+"/"); ok {
 		_, rest, _ = strings.Cut(rest, "/")
@@ -93,7 +108,7 @@ const scrapeTimeout = 10 * time.Second
 // register adds the view's paths.
 func (v *view) register(mux *http.ServeMux) {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(v, v.requests, v.seconds, buildinfo.Collector(), collectors.NewGoCollector(),
+	registry.MustRegister(v, v.requests, v.seconds, v.others, buildinfo.Collector(), collectors.NewGoCollector(),
 		collectors.NewBuildInfoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, d := range v.domains {
 		prometheus.WrapRegistererWith(prometheus.Labels{"domain": d.name}, registry).MustRegister(figures{d})
@@ -159,6 +174,26 @@ func (v *view) Collect(out chan<- prometheus.Metric) {
 		to.gauge("store_up", "0 while the hub cannot use a store: its database or its bucket.", up,
 			prometheus.Labels{"store": s.Store})
 	}
+	v.hooks.Count(func(hook, result string, n int64) {
+		to.counter("hook_requests_total", "Requests with events of a hook, by result.", n,
+			prometheus.Labels{"hook": hook, "result": result})
+	})
+	for result, n := range v.through.Requests() {
+		to.counter("pull_through_requests_total", "Requests for objects of other registries, by result.", n,
+			byResult(result))
+	}
+	for result, n := range v.through.Images() {
+		to.counter("pull_through_images_total", "Images that were pulled through the hub, by result.", n,
+			byResult(result))
+	}
+	for result, n := range v.pushes.Requests() {
+		to.counter("push_through_requests_total", "Requests of pushes to other registries, by result.", n,
+			byResult(result))
+	}
+	for result, n := range v.pushes.Images() {
+		to.counter("push_through_images_total", "Tags that were pushed to other registries through the hub, by result.",
+			n, byResult(result))
+	}
 	to.gauge("disk_reserve_bytes", "Free bytes that the hub leaves on its disks.", v.reserve.Bytes(), nil)
 	for _, d := range v.reserve.Dirs() {
 		free, err := d.Free()
@@ -198,7 +233,7 @@ func (f figures) Collect(out chan<- prometheus.Metric) {
 	defer cancel()
 	for _, collect := range []func(context.Context, sink) error{
 		f.collectImages, f.collectJobs, f.collectChecks, f.collectStarts, f.collectHolders, f.collectRetention,
-		f.collectQuotas, f.collectGarbage,
+		f.collectQuotas, f.collectGarbage, f.collectEvents, f.collectExport, f.collectHints,
 	} {
 		if err := collect(ctx, out); err != nil {
 			f.log.Warn("cannot collect metrics", "err", err)
@@ -321,6 +356,35 @@ func (f figures) collectQuotas(ctx context.Context, to sink) error {
 	return nil
 }
 
+func (f figures) collectEvents(ctx context.Context, to sink) error {
+	counts, err := f.events.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	const attempts = "Attempts to deliver an event, by target and result."
+	for target, n := range counts {
+		labels := prometheus.Labels{"target": target}
+		for result, n := range map[string]int64{"delivered": n.Delivered, "failed": n.Failed} {
+			to.counter("event_attempts_total", attempts, n, prometheus.Labels{"target": target, "result": result})
+		}
+		to.gauge("events_waiting", "Events that a target is to get.", n.Waiting, labels)
+		to.gauge("events_dead", "Events that a target did not get.", n.Dead, labels)
+	}
+	return nil
+}
+
+func (f figures) collectHints(ctx context.Context, to sink) error {
+	counts, err := f.hooks.Count(ctx)
+	if err != nil {
+		return err
+	}
+	for _, h := range f.config.Hooks {
+		to.gauge("hook_hints", "Hints of a hook that are not looked at yet.", counts[h.Name],
+			prometheus.Labels{"hook": h.Name})
+	}
+	return nil
+}
+
 // collectGarbage collects the metrics of the last collection of what no image needs.
 func (f figures) collectGarbage(ctx context.Context, to sink) error {
 	last, err := f.collector.Last(ctx)
@@ -339,5 +403,25 @@ func (f figures) collectGarbage(ctx context.Context, to sink) error {
 	to.gauge("collection_unrenewed_trees", "Trees whose locations the last collection could not renew.", last.Unrenewed,
 		nil)
 	to.gauge("collection_timestamp_seconds", "When the last collection ended, in seconds since 1970.", ended, nil)
+	return nil
+}
+
+// collectExport collects the metrics of the domain's mirror.
+func (f figures) collectExport(ctx context.Context, to sink) error {
+	if f.exporter == nil {
+		return nil
+	}
+	counts, err := f.exporter.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	completed := int64(0)
+	if !counts.Completed.IsZero() {
+		completed = counts.Completed.Unix()
+	}
+	to.gauge("export_completed_seconds", "When the mirror was last up to date, in seconds since 1970.", completed, nil)
+	to.gauge("export_files", "Files of the mirror; all units of a pack count as one.", counts.Files, nil)
+	to.counter("export_written_bytes_total", "Bytes that were written to the mirror.", counts.Bytes, nil)
+	to.counter("export_errors_total", "Trees and images that could not be copied to the mirror.", counts.Errors, nil)
 	return nil
 }

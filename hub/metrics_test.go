@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,11 +13,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"lighter/hub"
+	"lighter/hub/events"
+	"lighter/hub/hooks"
+	"lighter/wire"
 )
 
 // Unknown paths and domains do not add values to the label "endpoint" of the metrics.
 func TestMetrics(t *testing.T) {
-	h := startHub(t)
+	to, _ := newMirror(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("0123456789abcdef"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := startHub(t, exportsTo(to), func(c *hub.Config) {
+		c.Events = []events.Target{{Name: "ci", URL: "http://127.0.0.1:1", Kinds: []string{wire.StateFailed}}}
+		c.Hooks = []hooks.Hook{{Name: "h", Kind: "plain", Registry: "registry.example.org", SecretFile: secret}}
+	})
 	h.pushReady("tools/shell:1", image(lowerTar))
 	for _, path := range []string{"/lighter/1/default/key", "/lighter/1/default/packs/none/1",
 		"/lighter/1/default/secret", "/x", "/lighter/1/other/key"} {
@@ -51,7 +63,7 @@ func TestMetrics(t *testing.T) {
 // endpoints.
 func TestEachRouteHasAnEndpoint(t *testing.T) {
 	h := startHub(t)
-	got := []string{hub.EndpointOf("/v2/a/manifests/1"), hub.EndpointOf("/x")}
+	got := []string{hub.EndpointOf("/v2/a/manifests/1"), hub.EndpointOf(wire.HooksPrefix + "a"), hub.EndpointOf("/x")}
 	for _, path := range h.Paths() {
 		endpoint := hub.EndpointOf(path)
 		if endpoint == "other" {

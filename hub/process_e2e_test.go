@@ -87,6 +87,7 @@ func runProcess(config string) error {
 	h.SetLeases(processLease, processLease)
 	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, 0
 	h.Blobs().Delay, h.Jobs().RetryDelay = 0, time.Second
+	h.Pushes().MinBytes = 1000
 	if os.Getenv(clockEnv) != "" {
 		h.Blobs().Delay = 5 * time.Minute // collections run beside pushes, whose blobs no image names yet
 	}

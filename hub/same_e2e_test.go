@@ -58,7 +58,11 @@ func wantConsistent(t *testing.T, h *testHub) {
 func compare(t *testing.T, got, want hub.Config) error {
 	t.Helper()
 	has, size := inventoryOf(t, got)
-	if wanted, wantSize := inventoryOf(t, want); has != wanted || size > wantSize*11/10 {
+	wanted, wantSize := inventoryOf(t, want)
+	// A layer that is split while it is pushed has a pack of its own. A disturbed push may leave it
+	// to the image's job.
+	has.Packs, wanted.Packs = 0, 0
+	if has != wanted || size > wantSize*11/10 {
 		return fmt.Errorf("the hub has %+v in %d bytes of packs, want %+v in %d", has, size, wanted, wantSize)
 	}
 	c, err := catalog.Open(t.Context(), catalog.Place{Source: catalogOf(got)})

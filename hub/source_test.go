@@ -4,17 +4,22 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
 )
@@ -22,8 +27,9 @@ import (
 // fakeRegistry is another registry, with one image or index under the tag some/image:1.
 type fakeRegistry struct {
 	server   *httptest.Server
-	user     string // whose login is needed; empty: none
-	password string // of the user
+	user     string       // whose login is needed; empty: none
+	password string       // of the user
+	status   atomic.Int64 // of all answers; 0: as usual
 	// spoil, if set, may answer a request for a blob with the bytes b. It reports whether it has.
 	spoil    func(w http.ResponseWriter, req *http.Request, d digest.Digest, b []byte) bool
 	manifest []byte // under the tag
@@ -33,6 +39,10 @@ type fakeRegistry struct {
 
 	mu    sync.Mutex
 	asked map[string]int // number of GET requests, by last element of the path
+	heads int            // number of HEAD requests for manifests
+	gone  bool           // the registry has no manifest
+	fails []int          // statuses of the next answers to requests for manifests; 200: the manifest
+	tags  []string       // of all repositories
 }
 
 func startRegistry(t *testing.T, i fakeImage) *fakeRegistry {
@@ -103,23 +113,32 @@ func (r *fakeRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
+	if status := r.status.Load(); status != 0 {
+		w.WriteHeader(int(status))
+		return
+	}
 	parts := strings.Split(req.URL.Path, "/")
 	last := parts[len(parts)-1]
-	if req.Method == http.MethodGet {
-		r.mu.Lock()
-		r.asked[last]++
-		r.mu.Unlock()
+	if status := r.count(req, last); status != http.StatusOK {
+		w.WriteHeader(status)
+		return
 	}
 	switch {
 	case req.URL.Path == "/v2/":
+	case last == "list":
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(map[string]any{"tags": r.tags})
 	case r.parts[last].bytes != nil:
 		w.Header().Set("Content-Type", r.parts[last].kind)
 		_, _ = w.Write(r.parts[last].bytes)
 	case strings.Contains(req.URL.Path, "/manifests/"):
-		w.Header().Set("Content-Type", r.kind)
-		_, _ = w.Write(r.manifest)
-	case r.blobs[digest.Digest(last)] != nil:
-		b := r.blobs[digest.Digest(last)]
+		kind, manifest := r.tagged()
+		w.Header().Set("Content-Type", kind)
+		w.Header().Set("Docker-Content-Digest", digest.FromBytes(manifest).String())
+		_, _ = w.Write(manifest)
+	case r.blob(last) != nil:
+		b := r.blob(last)
 		if r.spoil != nil && r.spoil(w, req, digest.Digest(last), b) {
 			return
 		}
@@ -127,6 +146,41 @@ func (r *fakeRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	default:
 		w.WriteHeader(http.StatusNotFound)
 	}
+}
+
+// count counts a request, and returns the status of its answer.
+func (r *fakeRegistry) count(req *http.Request, last string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	isManifest := strings.Contains(req.URL.Path, "/manifests/")
+	switch {
+	case req.Method == http.MethodGet:
+		r.asked[last]++
+	case req.Method == http.MethodHead && isManifest:
+		r.heads++
+	}
+	switch {
+	case isManifest && len(r.fails) > 0:
+		status := r.fails[0]
+		r.fails = r.fails[1:]
+		return status
+	case isManifest && r.gone:
+		return http.StatusNotFound
+	}
+	return http.StatusOK
+}
+
+// tagged returns the media type and the manifest under the tag.
+func (r *fakeRegistry) tagged() (string, []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kind, r.manifest
+}
+
+func (r *fakeRegistry) blob(last string) []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.blobs[digest.Digest(last)]
 }
 
 func TestAddFromARegistry(t *testing.T) {
@@ -303,4 +357,48 @@ func TestAddOfAnArtifact(t *testing.T) {
 		t.Errorf("added %+v, %v, want it stored", last, err)
 	}
 	h.expect("/v2/artifact/blobs/"+digest.FromString("data").String(), http.StatusOK)
+}
+
+// While a job has the login of a user, no file of the hub has it as it was given, and no answer
+// about the job has it.
+func TestLoginsOfUsersAreSealed(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image(upperTar))
+	r.user, r.password = "somebody", "5ecret-of-somebody"
+	held, release := r.holdBlobs(t)
+	added := h.adding(wire.Add{Source: r.source(), Name: "a:1", Username: r.user, Password: r.password})
+	awaitHeld(t, held)
+	var stored []byte
+	// A read misses what SQLite moves at that moment from the log to the database.
+	eventually.Holds(t, "the files have the job's source", func() bool {
+		stored = contents(t, h.config.Root)
+		return bytes.Contains(stored, []byte(r.source()))
+	})
+	status, body, _ := h.do("GET", base+"/jobs", nil)
+	release()
+	if err := <-added; err != nil {
+		t.Error(err)
+	}
+	if status != 200 || !bytes.Contains(body, []byte("a:1")) {
+		t.Errorf("jobs: %d %s, want the job of a:1", status, body)
+	}
+	if bytes.Contains(stored, []byte(r.password)) || bytes.Contains(body, []byte(r.password)) {
+		t.Error("a file or an answer of the hub has the password")
+	}
+}
+
+// contents returns the contents of all files below a directory.
+func contents(t *testing.T, dir string) (all []byte) {
+	t.Helper()
+	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			b, readErr := os.ReadFile(path)
+			all, err = append(all, b...), readErr
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
 }

@@ -6,6 +6,7 @@ import (
 
 	"lighter/format/index"
 	"lighter/hub/catalog"
+	"lighter/hub/images"
 	"lighter/hub/ingest"
 	"lighter/hub/serve"
 	"lighter/wire"
@@ -16,12 +17,18 @@ import (
 // manifest when a node asks for it: the image's names may have changed.
 type nodeImages struct {
 	*ingest.Trees
+	images        *images.Service
 	catalog       *catalog.Catalog
 	keys          signingKeys
 	registryHosts []string // HOST[:PORT] under which nodes pull from the hub's own registry
 }
 
 var _ serve.Images = nodeImages{}
+
+// Soon returns when an image that is pending will be ready.
+func (n nodeImages) Soon(ctx context.Context, digest string) (*wire.Soon, error) {
+	return n.images.Soon(ctx, digest)
+}
 
 // Manifest returns the signed statement about the image with a manifest: its chain, and the
 // repositories of its names and sources. The image's diffIDs and its chain's statement come with

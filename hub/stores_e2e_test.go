@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (status int, err error) {
-	database, err := postgres.New()
+	database, err := postgres.New(postgres.NoSync)
 	if err != nil {
 		return 0, err
 	}
@@ -54,6 +54,12 @@ func run(m *testing.M) (status int, err error) {
 		if c.Bucket, err = storage.Bucket(int(buckets.Add(1))); err != nil {
 			t.Fatal(err)
 		}
+	}
+	newMirror = func(t *testing.T) (to, dir string) {
+		if to, err = storage.Bucket(int(buckets.Add(1))); err != nil {
+			t.Fatal(err)
+		}
+		return to, bucketDir(to)
 	}
 	bucketDir = func(bucket string) string {
 		u, err := url.Parse(bucket)

@@ -238,8 +238,8 @@ func faultyUpstreams(t *testing.T, lower digest.Digest) map[string]struct {
 	}{
 		"away":    {func(r *fakeRegistry) { r.server.Close() }, 503, "try again when that registry answers"},
 		"deleted": {func(r *fakeRegistry) { delete(r.blobs, lower) }, 404, "push the image to the hub"},
-		"denied":  {refuse(http.StatusForbidden), 403, "upstream_logins"},
-		"a login": {func(r *fakeRegistry) { r.user = "somebody" }, 403, "upstream_logins"},
+		"denied":  {refuse(http.StatusForbidden), 403, "[[registry]]"},
+		"a login": {func(r *fakeRegistry) { r.user = "somebody" }, 403, "[[registry]]"},
 	}
 }
 
@@ -389,7 +389,7 @@ func TestLayersBehindALogin(t *testing.T) {
 				base64.StdEncoding.EncodeToString([]byte("somebody:secret"))))
 			h := startHub(t, func(config *hub.Config) {
 				if config.KeepBlobs = c.keep; c.login {
-					config.UpstreamLogins = logins
+					config.Registries[0].Logins = logins
 				}
 			})
 			if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil {
@@ -401,7 +401,7 @@ func TestLayersBehindALogin(t *testing.T) {
 			}
 			if !c.want && !c.login {
 				if status, _, body, _ := h.getBlob("a", lower); status != 403 ||
-					!bytes.Contains(body, []byte("upstream_logins")) {
+					!bytes.Contains(body, []byte("[[registry]]")) {
 					t.Errorf("%d %s, want 403 and what to do", status, body)
 				}
 				return

@@ -40,7 +40,8 @@ func earlier(t *testing.T, commit string) string {
 	return program
 }
 
-// command returns the command that runs a program as a hub. tables are added to its configuration.
+// command returns the command that runs an earlier program as a hub. tables are added to its
+// configuration.
 func command(t *testing.T, program string, c hub.Config, tables string) *exec.Cmd {
 	t.Helper()
 	var text strings.Builder

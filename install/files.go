@@ -125,6 +125,7 @@ type Change struct {
 	// Directory says that the file's directory belongs to the change: it is made with the file, and
 	// removed with it if it is empty.
 	Directory bool
+	Live      bool // programs read the new contents without a restart
 }
 
 // To returns the change that gives a file new contents (nil: no file), or nothing if it has them.

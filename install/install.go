@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,8 +58,10 @@ type Step struct {
 // Restart says which services read the changed files when they start.
 type Restart struct {
 	What  string   // what is restarted: containerd
-	Units []string // of systemd; empty: nothing has to be restarted
-	Due   bool     // a restart is needed even if no file changes
+	Units []string // of systemd; empty: nothing has to be restarted, or ByHand says how
+	// ByHand says what the user has to do instead, if the program is no service of the machine.
+	ByHand string
+	Due    bool // a restart is needed even if no file changes
 	// Verify waits until the services work as planned, or returns why they do not.
 	Verify func(ctx context.Context) error
 	// Fallback are the changes for services that do not come back, if this run has changed no
@@ -194,11 +197,15 @@ func run(ctx context.Context, steps []Step, r *Report) error {
 // restart restarts the services of a plan, if they have to be and the user wants it.
 func (m Machine) restart(ctx context.Context, p *Plan, o Options, r *Report) error {
 	s := p.Restart
-	if len(s.Units) == 0 || len(p.Changes) == 0 && !s.Due {
+	needed := s.Due || slices.ContainsFunc(p.Changes, func(c Change) bool { return !c.Live })
+	if len(s.Units) == 0 && s.ByHand == "" || !needed {
 		return nil
 	}
 	step := m.Systemctl(append([]string{"restart"}, s.Units...)...)
 	switch {
+	case s.ByHand != "":
+		r.Next = append(r.Next, s.ByHand)
+		return nil
 	case !m.RunsSystemd():
 		r.Next = append(r.Next, "systemd does not run on this machine: restart "+s.What+" as it was started")
 		return nil

@@ -151,6 +151,13 @@ func TestRestartIsTheUsersWish(t *testing.T) {
 	if r, err = m.Apply(t.Context(), p, Options{Restart: true}); err != nil || len(r.Done)+len(r.Next) > 0 {
 		t.Errorf("nothing to do: got %+v, %v; want nothing done", r, err)
 	}
+	p = plan(t)
+	for i := range p.Changes {
+		p.Changes[i].Live = true
+	}
+	if r, err = m.Apply(t.Context(), p, Options{Restart: true}); err != nil || len(r.Done)+len(r.Next) > 0 {
+		t.Errorf("files that are read without a restart: got %+v, %v; want nothing done", r, err)
+	}
 	if err := os.RemoveAll(m.Path("run")); err != nil {
 		t.Fatal(err)
 	}
@@ -304,22 +311,38 @@ func TestLinksStay(t *testing.T) {
 	}
 }
 
-// The unit of a process is that of its cgroup. Programs of a desktop session, and services of
-// users, have none that may be restarted.
+// A process is restarted by the unit of its cgroup. Programs of a user's session, and a user's own
+// services, are not restarted: their user has to do it.
 func TestUnits(t *testing.T) {
 	m := Machine{System: t.TempDir()}
-	for text, want := range map[string]string{"0::/system.slice/containerd.service\n": "containerd.service",
-		"12:cpu:/\n0::/system.slice/k3s.service/containerd\n": "k3s.service", "0::/\n": "default", "": "default",
-		"0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-terminal-1.scope\n": "default",
-		"0::/user.slice/user-1000.slice/user@1000.service/app.slice/docker.service\n":       "default",
-		"0::/user.slice/user-1000.slice/session-3.scope\n":                                  "default",
-		"0::/system.slice/docker-0.scope/system.slice/containerd.service\n":                 "containerd.service"} {
+	const user = "0::/user.slice/user-1000.slice/"
+	for text, want := range map[string]string{
+		"0::/system.slice/containerd.service\n":                             "containerd.service",
+		"12:cpu:/\n0::/system.slice/k3s.service/containerd\n":               "k3s.service",
+		"0::/system.slice/docker-0.scope/system.slice/containerd.service\n": "containerd.service",
+		"0::/\n": "default",
+		"":       "default",
+		user + "user@1000.service/app.slice/docker.service\n":       "user 1000 --user restart docker.service",
+		user + "user@1000.service/app.slice/app-terminal-1.scope\n": "user 1000 started it",
+		user + "session-3.scope\n":                                  "user 1000 started it",
+	} {
 		if err := errors.Join(os.MkdirAll(m.Path("proc/7"), 0o755),
 			os.WriteFile(m.Path("proc/7/cgroup"), []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
-		if got := m.UnitOf(7, "default"); got != want {
-			t.Errorf("%q: got %s, want %s", text, got, want)
+		p := &Plan{Restart: m.RestartOf("Docker", 7, "default")}
+		if before, by, byHand := strings.Cut(want, "user 1000 "); !byHand {
+			if got := strings.Join(p.Restart.Units, " "); got != before {
+				t.Errorf("%q: got %s, want %s", text, got, want)
+			}
+			continue
+		} else if !strings.Contains(p.Restart.ByHand, by) {
+			t.Errorf("%q: got %q, want user 1000 and %q", text, p.Restart.ByHand, by)
+		}
+		p.Restart.Due = true
+		r, err := m.Apply(t.Context(), p, Options{Restart: true})
+		if err != nil || len(r.Done) > 0 || len(r.Next) != 1 || !strings.Contains(r.Next[0], "user 1000") {
+			t.Errorf("%q: done %q, next %q, %v; want what the user has to do", text, r.Done, r.Next, err)
 		}
 	}
 }

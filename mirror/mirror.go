@@ -23,6 +23,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/compress"
 	"lighter/format/index"
+	"lighter/mirror/files"
 	"lighter/store/origin"
 	"lighter/wire"
 	"lighter/wire/client"
@@ -42,7 +43,7 @@ type Mirror struct {
 	client *client.Client
 	hub    *origin.Failover // the same hub
 	dir    string
-	files  files
+	files  files.Dir
 	report func(wire.Progress)
 	pinned []ed25519.PublicKey  // by the caller
 	keys   []ed25519.PublicKey  // the hub's keys that are trusted
@@ -85,19 +86,19 @@ func New(hub client.Options, dir string, keys []ed25519.PublicKey, report func(w
 // be copied, the other names still are, unless the hub cannot be reached. At the end, Copy reports
 // to the hub what the directory has, and returns the errors of all names.
 func (m *Mirror) Copy(ctx context.Context, names []string) (done Result, err error) {
-	files, unlock, err := openFiles(m.dir)
+	dir, unlock, err := files.Open(m.dir)
 	if err != nil {
 		return done, err
 	}
 	defer unlock()
-	m.files = files
+	m.files = dir
 	if m.keys, err = m.trustedKeys(ctx); err != nil {
 		return done, err
 	}
 	for _, key := range m.keys {
 		done.Keys = append(done.Keys, index.FormatKey(key))
 	}
-	if m.chains, err = m.files.chains(m.client.Domain()); err != nil {
+	if m.chains, err = m.files.Chains(m.client.Domain()); err != nil {
 		return done, err
 	}
 	if len(names) == 0 {
@@ -137,7 +138,7 @@ func (m *Mirror) trustedKeys(ctx context.Context) ([]ed25519.PublicKey, error) {
 	}
 	pinned := m.pinned
 	if len(pinned) == 0 {
-		if pinned, err = m.files.keys(m.client.Domain()); err != nil || len(pinned) == 0 {
+		if pinned, err = m.files.Keys(m.client.Domain()); err != nil || len(pinned) == 0 {
 			return keys, err
 		}
 	}
@@ -215,7 +216,7 @@ func (m *Mirror) copyImage(ctx context.Context, image wire.Inspection, trees map
 		trees[layer.Chain] = true
 		links = append(links, link)
 	}
-	if err := m.files.addChains(m.client.Domain(), m.chains, links); err != nil {
+	if err := m.files.AddChains(m.client.Domain(), m.chains, links); err != nil {
 		return err
 	}
 	return m.copyManifest(ctx, image.Digest)
@@ -234,7 +235,7 @@ func (m *Mirror) copyManifest(ctx context.Context, digest string) error {
 	if err := answer.Image.Verify(digest, m.keys); err != nil {
 		return err
 	}
-	return m.files.writeJSON(wire.ManifestPath(m.client.Domain(), digest), answer)
+	return m.files.WriteJSON(wire.ManifestPath(m.client.Domain(), digest), answer)
 }
 
 // copyTree copies all objects of a chain's tree, then its statement.
@@ -251,7 +252,7 @@ func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement
 	if err := s.Verify(chain, m.keys); err != nil {
 		return nil, err
 	}
-	if err := m.files.writeKeys(m.client.Domain(), m.keys); err != nil {
+	if err := m.files.WriteKeys(m.client.Domain(), m.keys); err != nil {
 		return nil, err
 	}
 	stored, plain, err := m.receive(ctx, func(read func(io.Reader) error) error {
@@ -263,8 +264,8 @@ func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement
 	if err != nil {
 		return nil, err
 	}
-	defer stored.discard()
-	defer plain.discard()
+	defer stored.Discard()
+	defer plain.Discard()
 	extents, err := index.OpenMap(plain, s.Tree, index.NewPages(1))
 	if err != nil {
 		return nil, err
@@ -272,10 +273,10 @@ func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement
 	if err := m.copyLocations(ctx, extents); err != nil {
 		return nil, err
 	}
-	if err := stored.publish(wire.IndexPath(m.client.Domain(), s.Tree)); err != nil {
+	if err := stored.Publish(wire.IndexPath(m.client.Domain(), s.Tree)); err != nil {
 		return nil, err
 	}
-	return s, m.files.writeJSON(wire.TreePath(m.client.Domain(), chain), s)
+	return s, m.files.WriteJSON(wire.TreePath(m.client.Domain(), chain), s)
 }
 
 // copyLocations copies the units that hold a tree's chunks, then its locations.
@@ -290,8 +291,8 @@ func (m *Mirror) copyLocations(ctx context.Context, extents *index.Map) error {
 	if err != nil {
 		return err
 	}
-	defer stored.discard()
-	defer plain.discard()
+	defer stored.Discard()
+	defer plain.Discard()
 	size, err := plain.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
@@ -303,18 +304,18 @@ func (m *Mirror) copyLocations(ctx context.Context, extents *index.Map) error {
 	if err := m.copyUnits(ctx, extents, locations); err != nil {
 		return err
 	}
-	return stored.publish(wire.LocationsPath(m.client.Domain(), tree))
+	return stored.Publish(wire.LocationsPath(m.client.Domain(), tree))
 }
 
 // receive fetches an object. stored gets the object in the form in which it is served, one zstd
 // stream. plain gets what read writes to it. Each try begins with empty files.
 func (m *Mirror) receive(ctx context.Context, fetch func(read func(io.Reader) error) error,
-	read func(r io.Reader, plain *os.File) error) (stored, plain *pending, err error) {
-	if stored, err = m.files.create(); err != nil {
+	read func(r io.Reader, plain *os.File) error) (stored, plain *files.Pending, err error) {
+	if stored, err = m.files.Create(); err != nil {
 		return nil, nil, err
 	}
-	if plain, err = m.files.create(); err != nil {
-		stored.discard()
+	if plain, err = m.files.Create(); err != nil {
+		stored.Discard()
 		return nil, nil, err
 	}
 	err = origin.Retry(ctx, tries, func() error {
@@ -327,8 +328,8 @@ func (m *Mirror) receive(ctx context.Context, fetch func(read func(io.Reader) er
 		})
 	})
 	if err != nil {
-		stored.discard()
-		plain.discard()
+		stored.Discard()
+		plain.Discard()
 		return nil, nil, err
 	}
 	return stored, plain, nil

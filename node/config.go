@@ -17,6 +17,7 @@ import (
 	"lighter/node/control"
 	"lighter/node/front/containerd/blobs"
 	"lighter/node/mount"
+	"lighter/registries"
 	"lighter/socket"
 	"lighter/store/disk"
 	"lighter/store/origin"
@@ -31,7 +32,7 @@ type Config struct {
 	Address string   `toml:"address" comment:"Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
 	Hubs    []string `toml:"hubs" comment:"URLs of hubs, and of mirrors with the same content. The node asks the first one that works."`
 	HubKeys []string `toml:"hub_keys" comment:"Public keys (ed25519:...) of the hubs. The node believes only statements that one of them has signed. Empty: the node learns the keys of its hub when it first needs them. It can do that only if it has a single hub, on this machine, which root or the node's own user runs. Otherwise set the keys here."`
-	Trust   Trust    `toml:"trust" comment:"Which pulls get their images from the hubs. image: pulls of a manifest that a hub knows from the pull's repository. containerd has fetched this manifest from the registry, so the registry has permitted the pull. (Needs enable_remote_snapshot_annotations.) chain: all pulls of layers that a hub knows. Everybody who may start containers on this machine can then start every image of the hub, even without credentials for it. auto: chain if all hubs are on this machine, else image."`
+	Trust   Trust    `toml:"trust" comment:"Which pulls get their images from the hubs. image: pulls of a manifest that a hub knows from the pull's repository. containerd has fetched this manifest from the registry, so the registry has permitted the pull. (Needs enable_remote_snapshot_annotations.) chain: all pulls of layers that a hub knows. Everybody who may start containers on this machine can then start every image of the hub, even without credentials for it. auto: chain if all hubs are on this machine and direct is empty, else image."`
 	Domain  string   `toml:"domain" comment:"Domain on every hub: the node uses only the images of this domain."`
 	// Scope is Domain's name in files of earlier versions.
 	Scope       string        `toml:"scope,omitempty"`
@@ -64,10 +65,14 @@ type Config struct {
 	LogLevel  string `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Format of the log: text or json."`
 
+	Direct []string `toml:"direct" comment:"Patterns of repositories whose images start straight from their registry, without a hub, if their layers have tables of contents (eStargz, zstd:chunked) or the image has a SOCI index. [\"reg.example.org/physics/**\"], for example. Hubs are asked first. The node cannot see whether a table lists the files of its layer. So whoever may push to these repositories can put files into every image on this machine that has a layer with the same diffID. Name only repositories that you trust as much as the hubs. Empty: none."`
+
 	Complete         bool          `toml:"complete" comment:"Fetch the rest of running images in the background. The fetch pauses while the cache would have to evict chunks for it."`
 	CompleteRate     bytesize.Size `toml:"complete_rate" comment:"Limit of this background fetch, in compressed bytes a second: 10MiB. 0: no limit. Reads of containers go first in any case."`
 	CompleteSchedule []string      `toml:"complete_schedule" comment:"When the background fetch runs, in local time: [\"22:00-06:00\"]. Empty: always."`
 	LocalDevice      bool          `toml:"local_device" comment:"When all chunks of an image are cached, write them to a file. Later mounts read this file, and need no daemon. Each file is as large as the image. All of them count in cache_size, and take at most half of it. Set scrub_rate, too: nothing else verifies a finished file."`
+
+	Registries []registries.Registry `toml:"registry" comment:"Registries that the node reads (direct), as tables [[registry]] with host and what the node needs for it: private, plain_http, ca, requests_per_second, connections, and one of logins, helper, plugin, username with password_file, and token_file. Registries with public addresses that need no login need no table."`
 }
 
 // DefaultConfig returns the default configuration.
@@ -100,6 +105,7 @@ func DefaultConfig() Config {
 
 		CompleteSchedule: []string{},
 		Blobs:            []string{},
+		Direct:           []string{},
 	}
 }
 
@@ -108,8 +114,8 @@ func (c *Config) Check() error {
 	switch {
 	case !filepath.IsAbs(c.Root):
 		return fmt.Errorf("root %q is not an absolute path", c.Root)
-	case len(c.Hubs) == 0:
-		return errors.New("hubs is empty: name at least one hub")
+	case len(c.Hubs) == 0 && len(c.Direct) == 0:
+		return errors.New("hubs is empty: name at least one hub, or repositories in direct")
 	case c.CacheSize < disk.MinLimit:
 		return fmt.Errorf("cache_size %s is too small: the least is %s", c.CacheSize, bytesize.Size(disk.MinLimit))
 	case c.PrefetchMax < 0:
@@ -142,6 +148,9 @@ func (c *Config) Check() error {
 		return err
 	}
 	if err := c.checkStore(); err != nil {
+		return err
+	}
+	if err := c.checkDirect(); err != nil {
 		return err
 	}
 	for _, s := range []struct{ key, path string }{{"address", c.Address}, {"containerd", c.Containerd}} {
@@ -259,6 +268,20 @@ func (c *Config) checkStore() error {
 		}
 	}
 	return nil
+}
+
+// checkDirect returns an error if registries cannot be read as configured.
+func (c *Config) checkDirect() error {
+	for _, p := range c.Direct {
+		if err := pattern.Check(p); err != nil {
+			return fmt.Errorf("direct: %w", err)
+		}
+	}
+	if len(c.Direct) > 0 && c.Trust == TrustChain {
+		return errors.New("direct is set, and trust is chain: a pull from any repository would get the direct " +
+			"images; set trust to image or auto")
+	}
+	return registries.Check(c.Registries)
 }
 
 // within reports whether one of two directories is in the other.

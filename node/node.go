@@ -44,6 +44,7 @@ import (
 	"lighter/node/binds"
 	"lighter/node/completion"
 	"lighter/node/control"
+	"lighter/node/direct"
 	"lighter/node/directory"
 	"lighter/node/front/containerd"
 	"lighter/node/front/containerd/blobs"
@@ -86,6 +87,7 @@ type Node struct {
 	hubs       *origin.Failover
 	keys       *resolver.Keys
 	cache      *disk.Cache
+	direct     *direct.Images
 	units      *store.Fetcher
 	shortage   *memory.Shortage
 	prefetcher *prefetch.Prefetcher
@@ -181,11 +183,12 @@ func (n *Node) openChunks() (err error) {
 	if n.hubs, err = n.config.origins(n.log); err != nil {
 		return err
 	}
-	if n.keys, err = resolver.NewKeys(n.config.Root, n.config.HubKeys, n.hubs); err != nil {
+	n.openDirect()
+	if n.keys, err = n.openKeys(); err != nil {
 		return err
 	}
 	n.cache = openCache(n.config, n.log)
-	n.units = store.NewFetcher(n.hubs, n.cache)
+	n.units = store.NewFetcher(n.direct.Source(n.hubs), n.cache)
 	n.closers = append(n.closers, func() error { n.units.Wait(); return n.cache.Close() })
 	n.shortage = memory.NewShortage(n.cache.Short)
 	n.prefetcher = prefetch.New(func() prefetch.Source { return n.units.Share() },
@@ -225,14 +228,14 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 		return err
 	}
 	n.health = health.New(root, n.devices)
-	n.trees = trees.Open(root, n.hubs, n.devices.Server(), n.prefetcher, n.log)
+	n.trees = trees.Open(root, n.direct.Source(n.hubs), n.devices.Server(), n.prefetcher, n.log)
 	n.closers = append(n.closers, func() error {
 		n.health.Stop()
 		defer n.trees.Close() // only when no device is served any more
 		return n.devices.Close()
 	})
 	n.mounts = mount.New(root, n.config.MountMode, n.trees, n.devices.Server(), n.recorder, n.log)
-	n.held = held.New(root, time.Duration(n.config.HeldDelay), n.trees.List, n.hubs, n.log)
+	n.held = held.New(root, time.Duration(n.config.HeldDelay), n.hubTrees, n.hubs, n.log)
 	if err := n.trees.UseRoom(n.cache); err != nil {
 		return err
 	}
@@ -245,7 +248,7 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	n.devices.Start(ctx, n.stop)
 	n.mounts.Probe()
 	n.chains, err = resolver.New(resolver.Config{
-		Root: root, Trust: n.config.trust(n.hubs).Trust, Answerers: []resolver.Answerer{resolver.NewHub(n.hubs)},
+		Root: root, Trust: n.config.trust(n.hubs).Trust, Answerers: n.answerers(),
 		LastReceived: n.hubs.LastReceived, Trees: lazyTrees{n.trees, n.mounts}, Keys: n.keys, Log: n.log,
 	})
 	if err != nil {
@@ -339,7 +342,7 @@ func (noLinks) HasChain(string) bool { return false }
 func (noLinks) HasFile(string) bool { return false }
 
 // Open implements directory.Links.
-func (noLinks) Open(string) (directory.Stream, error) { return nil, os.ErrNotExist }
+func (noLinks) Open(string, uint32) (directory.Stream, error) { return nil, os.ErrNotExist }
 
 // openSnapshots opens the snapshotters, the differ and their sockets, if an address is configured.
 func (n *Node) openSnapshots(ctx context.Context) (err error) {
@@ -432,6 +435,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.held.Run, n.directory.Run, n.storeTrees.Run, n.blobs.Run,
 		n.chains.RenewStatements, n.trees.RenewLocations, n.completion.Run, n.devices.WatchKeeper,
 		func(ctx context.Context) { n.images.Run(ctx, int64(n.config.ScrubRate)) },
+		func(ctx context.Context) { n.direct.Run(ctx, n.trees.List) },
 		func(ctx context.Context) { n.health.FeedWatchdog(ctx, n.manager, n.log) },
 		func(ctx context.Context) { n.health.Flush(ctx, n.log) },
 	} {

@@ -18,7 +18,14 @@ func (n *Node) openRecorder() {
 		spread = 0
 	}
 	n.traces = record.NewReporter(n.sendTrace, n.isFetching, spread, n.log)
-	n.recorder = record.New(n.config.Record, n.traces.Add)
+	n.recorder = record.New(n.config.Record, n.addTrace)
+}
+
+// addTrace reports a start, unless it is that of a direct image, which no hub knows.
+func (n *Node) addTrace(t trace.Trace) {
+	if !n.direct.Has(t.Tree) {
+		n.traces.Add(t)
+	}
 }
 
 // sendTrace sends a trace to a hub. If the hub refuses the trace, the error wraps

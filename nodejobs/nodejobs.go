@@ -1,6 +1,13 @@
 // Package nodejobs runs a subcommand of lighter on nodes of a Kubernetes cluster, beside the nodes'
 // daemons: a job for each node, whose pod sees the daemon's root. It speaks to the cluster through
-// the user's kubectl, so it has the user's credentials and permissions, and no others.
+// the user's kubectl, so it has the user's credentials and permissions, and no others. The user
+// needs these:
+//
+//   - of the cluster: list nodes; list daemonsets.apps, unless namespace and image are given
+//   - in the namespace of the jobs: create, get, list and delete jobs.batch; list pods; get
+//     pods/log; list events, for the reasons why pods do not start
+//
+// The jobs see the daemons' root, so a user with these permissions is root on the nodes.
 //
 // The jobs are removed at the end, also after an interrupt. Those of a program that was killed end
 // by themselves after Options.Timeout, and the cluster removes them an hour later.
@@ -18,6 +25,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"lighter/sleep"
@@ -52,7 +60,7 @@ type Result struct {
 	Node   string          `json:"node"`
 	State  string          `json:"state"`            // Running, Done or Failed
 	Error  string          `json:"error,omitempty"`  // why it has failed, or has not begun to run
-	Answer json.RawMessage `json:"answer,omitempty"` // what the subcommand printed, if it is JSON
+	Answer json.RawMessage `json:"answer,omitempty"` // the JSON object that the subcommand printed
 }
 
 // States of a node's job.
@@ -185,39 +193,56 @@ func (r *run) nodes(ctx context.Context) (nodes []Result, err error) {
 	return nodes, nil
 }
 
-// complete takes the namespace and the image from the installed daemon set, unless they are given,
-// and the secrets with which the cluster pulls the set's image.
-func (r *run) complete(ctx context.Context) error {
-	type set struct {
-		Metadata struct{ Namespace string }
-		Spec     struct {
-			Template struct {
-				Spec struct {
-					Containers       []struct{ Image string }
-					ImagePullSecrets []secret
-				}
+// set is an installed daemon set.
+type set struct {
+	Metadata struct{ Name, Namespace string }
+	Spec     struct {
+		Template struct {
+			Spec struct {
+				Containers       []struct{ Image string }
+				ImagePullSecrets []secret
 			}
 		}
 	}
+}
+
+// complete takes the namespace and the image from the installed daemon set, unless they are given,
+// and the secrets with which the cluster pulls the set's image. If there are several sets, that in
+// the given namespace is meant.
+func (r *run) complete(ctx context.Context) error {
 	found, err := list[set](ctx, r, "daemonsets", "--all-namespaces", "--selector", installed)
 	isGiven := r.Namespace != "" && r.Image != ""
 	if err != nil && !isGiven {
 		return err
 	}
 	found = slices.DeleteFunc(found, func(s set) bool { return len(s.Spec.Template.Spec.Containers) == 0 })
-	if len(found) == 0 && isGiven {
-		return nil
+	elsewhere := func(s set) bool { return s.Metadata.Namespace != r.Namespace }
+	if near := slices.DeleteFunc(slices.Clone(found), elsewhere); len(near) > 0 {
+		found = near
 	}
-	if len(found) == 0 {
+	switch {
+	case len(found) != 1 && isGiven:
+		return nil
+	case len(found) == 0:
 		return fmt.Errorf("the cluster has no daemon set with the labels %s: name the installer image with --image "+
 			"and a namespace with --namespace", installed)
+	case len(found) > 1:
+		return fmt.Errorf("the cluster has several daemon sets with the labels %s (%s): choose one with --namespace, "+
+			"or give --namespace and --image", installed, strings.Join(setNames(found), ", "))
 	}
 	r.Namespace = cmp.Or(r.Namespace, found[0].Metadata.Namespace)
 	r.Image = cmp.Or(r.Image, found[0].Spec.Template.Spec.Containers[0].Image)
-	if r.Namespace == found[0].Metadata.Namespace {
+	if !elsewhere(found[0]) {
 		r.secrets = found[0].Spec.Template.Spec.ImagePullSecrets
 	}
 	return nil
+}
+
+func setNames(sets []set) (names []string) {
+	for _, s := range sets {
+		names = append(names, s.Metadata.Namespace+"/"+s.Metadata.Name)
+	}
+	return names
 }
 
 // secret is a reference to a Secret of the cluster.
@@ -290,12 +315,14 @@ func (r *run) follow(ctx context.Context, nodes []Result, report func(Result)) e
 				nodes[i].State, nodes[i].Error = Failed, "somebody has removed the job"
 			} else if _, ok := holds(jobs[at].Status.Conditions, "Complete"); ok {
 				nodes[i].State, nodes[i].Error = Done, ""
-				if out := r.log(ctx, i); json.Valid(out) {
-					nodes[i].Answer = out
+				log, err := r.log(ctx, i)
+				if nodes[i].Answer = answerIn(log); err != nil {
+					nodes[i].Error = "what it has printed cannot be read: " + err.Error()
 				}
 			} else if why, ok := holds(jobs[at].Status.Conditions, "Failed"); ok {
 				nodes[i].State = Failed
-				nodes[i].Error = cmp.Or(lastLine(r.log(ctx, i)), why.Message)
+				log, _ := r.log(ctx, i) // a pod that did not start has printed nothing
+				nodes[i].Error = cmp.Or(lastLine(log), why.Message)
 			} else if w := waits(pods, r.name(i)); w != nil {
 				changed = r.noteWaiting(ctx, &nodes[i], w, time.Since(made))
 			} else if nodes[i].Error != "" {
@@ -309,13 +336,29 @@ func (r *run) follow(ctx context.Context, nodes []Result, report func(Result)) e
 	return nil
 }
 
-// log returns what a job's pod has printed. A pod that did not start has printed nothing.
-func (r *run) log(ctx context.Context, number int) []byte {
-	out, err := r.kubectl(ctx, nil, "logs", "job/"+r.name(number), "--limit-bytes", fmt.Sprint(maxLog))
-	if err != nil {
-		return nil
+// answerIn returns the JSON object that a pod has printed, or nil. A pod's log has standard error,
+// too: lines about progress, which begin with other bytes than an indented object. They may come
+// before it, after it and between its lines, because two goroutines of the runtime write the log.
+func answerIn(log []byte) json.RawMessage {
+	var text []byte
+	for line := range bytes.Lines(log) {
+		if bytes.IndexByte([]byte("{ }"), line[0]) >= 0 {
+			text = append(text, line...)
+		}
 	}
-	return bytes.TrimSpace(out)
+	for text = bytes.TrimSpace(text); len(text) > 0; {
+		if text[0] == '{' && json.Valid(text) {
+			return text
+		}
+		_, text, _ = bytes.Cut(text, []byte("\n"))
+	}
+	return nil
+}
+
+// log returns what a job's pod has printed.
+func (r *run) log(ctx context.Context, number int) ([]byte, error) {
+	out, err := r.kubectl(ctx, nil, "logs", "job/"+r.name(number), "--limit-bytes", fmt.Sprint(maxLog))
+	return bytes.TrimSpace(out), err
 }
 
 func lastLine(log []byte) string { return string(log[bytes.LastIndexByte(log, '\n')+1:]) }

@@ -26,7 +26,7 @@ ended() { printf '{"metadata": {"name": "%s"}, "status": {"conditions": [{"type"
 case "$*" in
 "get nodes --selector none"*) echo '{"items": []}' ;;
 "get nodes"*) echo "{\"items\": [$(ready a True), $(ready b True), $(ready c False)]}" ;;
-"get daemonsets"*) echo '{"items": [{"metadata": {"namespace": "ns"}, "spec": {"template": {"spec": {"imagePullSecrets": [{"name": "pull"}], "containers": [{"image": "installer:1"}]}}}}]}' ;;
+"get daemonsets"*) cat sets 2>/dev/null || echo '{"items": [{"metadata": {"namespace": "ns"}, "spec": {"template": {"spec": {"imagePullSecrets": [{"name": "pull"}], "containers": [{"image": "installer:1"}]}}}}]}' ;;
 "create -f -"*) cat >jobs ;;
 "get pods"*) cat pods 2>/dev/null || echo '{"items": []}' ;;
 "get events"*) echo '{"items": [{"message": "older"}, {"message": "no directory /var/lib/lighter"}]}' ;;
@@ -39,7 +39,7 @@ case "$*" in
 	names=$(grep -o '"name":"lighter-preheat-[^"]*"' jobs | cut -d '"' -f 4)
 	echo "{\"items\": [$(ended "$(echo "$names" | sed -n 1p)" Complete), $(ended "$(echo "$names" | sed -n 2p)" Failed)]}"
 	;;
-"logs job/"*"-0 "*) echo '{"cachedBytes": 7}' ;;
+"logs job/"*"-0 "*) printf 'fetch  5 B of 7 B\n{\n  "cachedBytes": 7\n}\n' ;;
 "logs job/"*"-1 "*) printf 'starting\nlighter: no hub answers\n' ;;
 "delete jobs"*) ;;
 *) echo "unexpected: $*" >&2; exit 1 ;;
@@ -64,7 +64,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Result{{Node: "a", State: Done, Answer: json.RawMessage(`{"cachedBytes": 7}`)},
+	want := []Result{{Node: "a", State: Done, Answer: json.RawMessage("{\n  \"cachedBytes\": 7\n}")},
 		{Node: "b", State: Failed, Error: "lighter: no hub answers"},
 		{Node: "c", State: Failed, Error: "the node is not ready: m"}}
 	for i, w := range want {
@@ -187,6 +187,25 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
+// Of several daemon sets, that in the given namespace is used. Otherwise the error names all.
+func TestSeveralDaemonSets(t *testing.T) {
+	dir := kubectl(t)
+	const set = `{"metadata": {"namespace": "%[1]s", "name": "n"}, "spec": {"template": {"spec": {
+		"containers": [{"image": "%[1]s:1"}]}}}}`
+	text := `{"items": [` + fmt.Sprintf(set, "a") + "," + fmt.Sprintf(set, "b") + "]}"
+	if err := os.WriteFile(filepath.Join(dir, "sets"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for namespace, want := range map[string]string{"": "a/n, b/n", "other": "a/n, b/n", "b": ""} {
+		r := run{Options: Options{Namespace: namespace}}
+		err := r.complete(t.Context())
+		if said := fmt.Sprint(err); !strings.Contains(said, want) || (err == nil) != (r.Image == "b:1") ||
+			(err == nil) != (want == "") {
+			t.Errorf("namespace %q: got the image %q, %v; want an error with %q", namespace, r.Image, err, want)
+		}
+	}
+}
+
 // Without a selected node, without kubectl, and after an interrupt, Run fails with one clear line.
 func TestRunFails(t *testing.T) {
 	dir := kubectl(t)
@@ -206,5 +225,19 @@ func TestRunFails(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if _, err := Run(t.Context(), options, nil); err == nil || !strings.Contains(err.Error(), "no kubectl in PATH") {
 		t.Errorf("without kubectl: got %v, want an error that says so", err)
+	}
+}
+
+// The lines of an answer are found among those of standard error.
+func TestAnswerIn(t *testing.T) {
+	const answer = "{\n  \"a\": {\n    \"b\": 1\n  }\n}"
+	for _, log := range []string{answer, "fetched 1 MiB\n" + answer, answer + "\ndone\n",
+		"fetched 1 MiB\n{\n  \"a\": {\n    \"b\": 1\nfetched 2 MiB\n  }\n}\ndone", "{broken\n" + answer} {
+		if got := string(answerIn([]byte(log))); got != answer {
+			t.Errorf("in %q: got %q", log, got)
+		}
+	}
+	if got := answerIn([]byte("nothing\n{")); got != nil {
+		t.Errorf("got %q, want no answer", got)
 	}
 }

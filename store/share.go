@@ -47,6 +47,9 @@ func (s *Share) Cached(ref chunk.Ref, offset int, dst []byte) bool {
 // Has reports whether the chunk is believed to be cached.
 func (s *Share) Has(id chunk.ID) bool { return s.fetcher.cache.Has(id) }
 
+// IsLoading reports whether chunks of a previous process may still turn up in the cache.
+func (s *Share) IsLoading() bool { return s.fetcher.cache.IsLoading() }
+
 // Load reads cached chunks from disk into memory, as Cache.Load does.
 func (s *Share) Load(refs []chunk.Ref) { s.fetcher.cache.Load(refs) }
 

@@ -38,6 +38,13 @@ type Manifest struct {
 	Statement *index.Statement `json:"statement"` // of the image's tree
 }
 
+// Soon says that an image, which a manifest's digest names, is about to be ready. It is a guess,
+// which no signature covers: a pull may wait for the image or go on without it.
+type Soon struct {
+	Seconds float64 `json:"seconds"` // until the image is ready
+	Bytes   int64   `json:"bytes"`   // of the config and the compressed layers
+}
+
 // States of an image.
 const (
 	StateQueued = "queued" // waits to be ingested
@@ -94,8 +101,9 @@ type Progress struct {
 	// Step is "copy" (a blob from its source), "layer" (a layer is ingested), "check" (a layer, or
 	// all chunks, are read back), "compare" (Bytes counts objects or blobs), "repair" (a layer is
 	// read again), "collect" and "rewrite" (objects are deleted, packs made smaller), "mark" and
-	// "sweep" (Bytes counts repositories in which unneeded blobs are found and deleted) or "wait"
-	// (nothing new: the connection is kept open). Clients add "push" and "mirror".
+	// "sweep" (Bytes counts repositories in which unneeded blobs are found and deleted), "list"
+	// (Bytes counts repositories whose tags are listed), "look" (Bytes counts images) or "wait"
+	// (nothing new: the connection is kept open). Clients add "push", "mirror", "read" and "write".
 	Step     string   `json:"step,omitempty"`
 	Item     string   `json:"item,omitempty"`  // of the step: a short digest, a name
 	Bytes    int64    `json:"bytes,omitempty"` // done so far
@@ -108,6 +116,8 @@ type Progress struct {
 	Check    *Check   `json:"check,omitempty"` // result of a comparison of the hub's stores
 
 	Collection *Collection `json:"collection,omitempty"` // what a collection has done
+
+	Wishlist *WishlistResult `json:"wishlist,omitempty"` // what the hub has made of a wishlist
 }
 
 // Collection says what a collection has removed, or would remove if DryRun is set.
@@ -189,6 +199,8 @@ type Job struct {
 	//	fsck        compares the hub's stores with each other
 	//	sweep       looks for objects that only the bucket or only the catalog has
 	//	scrub       reads all objects
+	//	look        looks at an image of another registry that somebody wants
+	//	wishlist    reads a wishlist, and looks at its images
 	Kind string `json:"kind"`
 	// Foreign says that the process that answers does not run jobs of that kind. A hub's process of
 	// another release may run them.

@@ -115,3 +115,11 @@ func IsLoopback(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.IsLoopback()
 }
+
+// CheckPlatform returns an error unless a platform is OS/ARCH, or OS/ARCH/VARIANT.
+func CheckPlatform(platform string) error {
+	if !strings.Contains(platform, "/") || strings.Contains(platform, ",") {
+		return fmt.Errorf("platform %q: want OS/ARCH", platform)
+	}
+	return nil
+}

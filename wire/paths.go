@@ -13,6 +13,9 @@ const (
 	Version = 1
 	// Prefix begins every path and is followed by the domain. It ends with the version.
 	Prefix = "/lighter/" + string(rune('0'+Version))
+	// HooksPrefix begins the paths to which webhooks are sent, and is followed by the name of a
+	// hook.
+	HooksPrefix = "/hooks/"
 	// DefaultDomain is the domain that every hub has. It has all images that belong to no other
 	// domain.
 	DefaultDomain = "default"
@@ -39,6 +42,7 @@ var domainPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 //	/key                   the hub's public keys, one per line, as index.FormatKey writes them
 //	/chains/CHAIN          Chain; 404 if the hub does not know the chain
 //	/manifests/DIGEST      Manifest; 404 if no image that is ready has it
+//	/soon/DIGEST           Soon: when an image that is pending will be ready; 404 otherwise
 //	/trees/CHAIN           index.Statement of the chain's tree; if needed, the hub makes the tree
 //	/indexes/TREE          an index, compressed with zstd
 //	/locations/TREE        a tree's locations, compressed with zstd
@@ -48,6 +52,11 @@ var domainPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 //	/images POST           Add → a stream of Progress: adds an image
 //	/images?name= DELETE   removes an image
 //	/images/inspect?name=  []Inspection: all images of the name
+//	/images/watch          a stream of Event: all images, and then each change;  ?name=NAME: those
+//	                       of one name
+//	/status/NAME.json      Status: of the images of a name;  .svg: as a badge
+//	/events                EventLog;  ?dead=1: the dead deliveries
+//	/events/retry POST     Retried: makes dead deliveries again;  ?event=ID: those of one event
 //	/images/verify?name= POST   a stream of Progress: verifies the images of the name
 //	/fsck POST             Fsck → a stream of Progress: compares the hub's stores
 //	/jobs                  []Job: those that have not ended;  ?ended=1: those that ended last
@@ -78,6 +87,9 @@ func ChainPath(domain, chain string) string { return below(domain, "chains", cha
 
 // ManifestPath is the path of a Manifest.
 func ManifestPath(domain, digest string) string { return below(domain, "manifests", digest) }
+
+// SoonPath is the path of a Soon.
+func SoonPath(domain, digest string) string { return below(domain, "soon", digest) }
 
 // TreePath is the path of the statement of a chain's tree.
 func TreePath(domain, chain string) string { return below(domain, "trees", chain) }

@@ -12,17 +12,18 @@ import (
 // minToken is the minimal length of a token, in characters.
 const minToken = 16
 
-// ReadToken reads the administrators' token, which is the only line of a file. It refuses a file
-// that every user of the machine can read or write.
+// ReadToken reads the administrators' token from a file, as ReadSecret does.
 func ReadToken(file string) (string, error) {
-	token, err := readToken(file)
+	token, err := ReadSecret(file)
 	if err != nil {
 		return "", fmt.Errorf("read the administrators' token: %w", err)
 	}
 	return token, nil
 }
 
-func readToken(file string) (string, error) {
+// ReadSecret reads a secret, which is the only line of a file. It refuses a file that every user of
+// the machine can read or write.
+func ReadSecret(file string) (string, error) {
 	info, err := os.Stat(file)
 	if err != nil {
 		return "", err
@@ -47,8 +48,9 @@ func readToken(file string) (string, error) {
 
 // IsForAdministrators reports whether a request to a hub needs the administrators' token. Requests
 // that change something or start work need the token. The list of holders needs it, too, because
-// the list has the names and addresses of machines. Reports of nodes and mirrors, which are traces
-// to TracePath and the trees of a holder to HeldPath, need no token.
+// the list has the names and addresses of machines. So does the list of events, whose failures name
+// targets. Reports of nodes and mirrors, which are traces to TracePath and the trees of a holder to
+// HeldPath, need no token. Neither do webhooks, which have secrets of their own.
 //
 // Hub and clients share the rule: a hub refuses such requests without the token (package access),
 // and a client sends the token with no other requests.
@@ -57,9 +59,9 @@ func IsForAdministrators(method, path string) bool {
 	_, word, _ := strings.Cut(rest, "/")
 	switch method {
 	case http.MethodGet, http.MethodHead:
-		return ok && word == "holders"
+		return ok && (word == "holders" || word == "events")
 	case http.MethodPost:
-		return !isTrace(method, path) && !(ok && word == "held")
+		return !isTrace(method, path) && !(ok && word == "held") && !strings.HasPrefix(path, HooksPrefix)
 	}
 	return true
 }

@@ -3,9 +3,11 @@ package figures
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"lighter/bench"
 	"lighter/test/testkit/site"
@@ -14,7 +16,8 @@ import (
 // demoWorkloads lists the demo's three commands.
 var demoWorkloads = []string{"sci/bash", "sci/uproot", "sci/cppyy"}
 
-// demo runs the three commands in both modes and prints the time that a user waits.
+// demo runs the three commands in both modes and prints the time that a user waits. Then it pulls
+// the image through a hub that has never seen it.
 func (r *run) demo(ctx context.Context) error {
 	bench.Say("A site is up: registry, hub, and a machine behind a link of 1 Gbit/s.")
 	if err := r.Need(ctx, "sci"); err != nil {
@@ -40,6 +43,13 @@ func (r *run) demo(ctx context.Context) error {
 			rows = append(rows, rowOf(c, mode, w))
 		}
 	}
+	unseen, err := r.demoThrough(ctx)
+	if err != nil {
+		return err
+	}
+	for i, mode := range []string{"first pull through the hub", "the next machine"} {
+		rows = append(rows, rowOf(unseen.starts[i], mode, unseen.workload))
+	}
 	if err := bench.WriteJSON(filepath.Join(r.Out, "demo.json"), rows); err != nil {
 		return err
 	}
@@ -47,9 +57,69 @@ func (r *run) demo(ctx context.Context) error {
 		"Seconds from the pull to the end of the command:\n\n", len(inspection.Layers), bench.Size(inspection.Size),
 		bench.Size(inspection.Bytes), inspection.Files)
 	r.printDemo(starts)
+	unseen.print()
 	fmt.Printf("\nThe rows are in %s.\n", filepath.Join(r.Out, "demo.json"))
 	return nil
 }
+
+// unseen has the starts of an image that a hub has never seen: of the machine that pulls it through
+// the hub, and of the next one.
+type unseen struct {
+	workload bench.Workload
+	starts   [2]bench.Start
+	ready    float64 // seconds from the end of the first start until the hub had ingested the image
+}
+
+// demoThrough starts a hub that has no image, pulls the image through it, and starts it lazily on
+// the next machine: the same one, wiped.
+func (r *run) demoThrough(ctx context.Context) (u unseen, err error) {
+	if u.workload, err = r.throughCommand(); err != nil {
+		return u, err
+	}
+	dir, err := os.MkdirTemp("", "demo-")
+	if err != nil {
+		return u, err
+	}
+	defer os.RemoveAll(dir)
+	pull, err := r.throughPuller(dir)
+	if err != nil {
+		return u, err
+	}
+	err = r.withHub(ctx, throughTable(throughRegistry()), func(hub *site.Hub) error {
+		bench.Say("Another hub is up, which has never seen the image.")
+		if u.starts[0], err = r.throughStart(ctx, pull, site.Overlayfs); err != nil {
+			return fmt.Errorf("the first pull through the hub: %w", err)
+		}
+		bench.Say("%-42s %-10s %8s", shown(u.workload.Argv), "first", bench.Seconds(u.starts[0].Total()))
+		if u.ready, err = timed(func() error {
+			return awaitReady(ctx, hub, throughRegistry()+"/"+throughImage+":latest", time.Second)
+		}); err != nil {
+			return err
+		}
+		r.Site.UseHub(hub)
+		if u.starts[1], err = r.throughStart(ctx, pull, site.Lighter); err != nil {
+			return fmt.Errorf("the start on the next machine: %w", err)
+		}
+		bench.Say("%-42s %-10s %8s", shown(u.workload.Argv), "next", bench.Seconds(u.starts[1].Total()))
+		return nil
+	})
+	return u, err
+}
+
+func (u unseen) print() {
+	fmt.Printf("\nThe same image, and a hub that has never seen it. The first machine pulls all of it through the "+
+		"hub.\n%s later it is ready there, and lazy on the next machine:\n\n", bench.Seconds(u.ready))
+	first, next := u.starts[0], u.starts[1]
+	bench.PrintTable(demoHead, [][]string{
+		demoLine(shown(u.workload.Argv), "first machine", first, first.Total(), "", ""),
+		demoLine("", "next machine", next, first.Total(), compared(first.Total()/next.Total(), "faster", "slower"),
+			compared(float64(first.Bytes)/float64(next.Bytes), "less", "more"))}, demoColumns)
+}
+
+// demoHead and demoColumns are the columns of the demo's tables.
+var demoHead = []string{"command", "", "pull", "run", "total", "", "", "over the link", ""}
+
+const demoColumns = "llrrrllrl"
 
 // printDemo prints two lines for each command, with the times as a bar and a number, and the bytes
 // received over the link.
@@ -74,8 +144,7 @@ func (r *run) printDemo(starts map[string]bench.Start) {
 			demoLine(shown(w.Argv), "full pull", over, longest, "", ""),
 			demoLine("", "Lighter", lazy, longest, faster, less))
 	}
-	head := []string{"command", "", "pull", "run", "total", "", "", "over the link", ""}
-	bench.PrintTable(head, rows, "llrrrllrl")
+	bench.PrintTable(demoHead, rows, demoColumns)
 }
 
 func demoLine(command, how string, c bench.Start, longest float64, faster, less string) []string {

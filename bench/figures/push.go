@@ -16,6 +16,7 @@ import (
 
 	"lighter/bench"
 	"lighter/sleep"
+	"lighter/test/testkit/site"
 	"lighter/wire"
 )
 
@@ -49,7 +50,7 @@ func (r *run) pushTags(ctx context.Context, name string, number int) error {
 		return err
 	}
 	for time.Since(began) < readyLimit {
-		ready, err := r.ready(ctx, name)
+		ready, err := readyImages(ctx, r.Site.Hub, name)
 		if err != nil {
 			return err
 		}
@@ -65,9 +66,9 @@ func (r *run) pushTags(ctx context.Context, name string, number int) error {
 	return fmt.Errorf("the hub has not made %d images %s:* ready within %s", number+1, name, readyLimit)
 }
 
-// ready returns how many ready images NAME:TAG the hub has.
-func (r *run) ready(ctx context.Context, name string) (number int, err error) {
-	out, err := r.Site.Hub.Lighter(ctx, "images", "--json")
+// readyImages returns how many ready images NAME:TAG a hub has.
+func readyImages(ctx context.Context, hub *site.Hub, name string) (number int, err error) {
+	out, err := hub.Lighter(ctx, "images", "--json")
 	if err != nil {
 		return 0, err
 	}

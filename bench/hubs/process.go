@@ -53,10 +53,11 @@ func (r *run) startAt(ctx context.Context, lighter, root string, s store, settin
 	if err := l.Close(); err != nil {
 		return nil, err
 	}
-	config := fmt.Sprintf("root = %q\nlisten = %q\nsources = [\"127.0.0.1\"]\n", p.root, p.address)
+	config := fmt.Sprintf("root = %q\nlisten = %q\n", p.root, p.address)
 	if s != (store{}) {
 		config += fmt.Sprintf("catalog = %q\nbucket = %q\n", s.catalog, s.bucket)
 	}
+	settings += "\n[[registry]]\nhost = \"127.0.0.1\"\nprivate = true\n"
 	if err := os.WriteFile(p.root+".toml", []byte(config+settings), 0o600); err != nil {
 		return nil, err
 	}

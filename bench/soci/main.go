@@ -10,6 +10,8 @@
 //   - soci convert adds a SOCI index, of version 2, to an image, with the sizes
 //     that the peer's converter has by default: spans of 4 MiB, and no index for
 //     layers of less than 10 MiB.
+//   - soci ztoc writes the index of one layer to a file, for tests that compare it
+//     with Lighter's.
 //
 // It is a separate module, so that none of this becomes a dependency of Lighter. The peer needs
 // cgo, and zlib as a static library.
@@ -31,6 +33,7 @@ import (
 const usage = `usage: soci snapshotter --root DIR --address SOCKET --containerd SOCKET
                         [--config FILE] [--plain-http HOST] [--log-level LEVEL]
        soci convert [--plain-http] SOURCE DESTINATION
+       soci ztoc [--compression gzip|uncompressed] [--span-size BYTES] BLOB ZTOC
 
 Examples:
   soci snapshotter --root /var/lib/soci --address /run/soci.sock \
@@ -66,6 +69,8 @@ func run(ctx context.Context, args []string) error {
 		return runSnapshotter(ctx, args[1:])
 	case "convert":
 		return runConvert(ctx, args[1:])
+	case "ztoc":
+		return runZTOC(args[1:])
 	case "-h", "--help", "help":
 		return flag.ErrHelp
 	}
@@ -104,6 +109,16 @@ func runConvert(ctx context.Context, args []string) error {
 		return err
 	}
 	return convert(ctx, flags.Arg(0), flags.Arg(1), *plainHTTP)
+}
+
+func runZTOC(args []string) error {
+	flags := newFlags("ztoc")
+	compression := flags.String("compression", "gzip", "")
+	spanSize := flags.Int64("span-size", 4<<20, "")
+	if err := parse(flags, args, 2); err != nil {
+		return err
+	}
+	return writeZTOC(flags.Arg(0), flags.Arg(1), *compression, *spanSize)
 }
 
 func newFlags(name string) *flag.FlagSet {

@@ -14,12 +14,13 @@ func TestInvalidCommandLines(t *testing.T) {
 		"", "pull", "snapshotter --root /r --address /a", "snapshotter --root /r --address /a --containerd /c more",
 		"snapshotter --no-such-flag",
 		"snapshotter --root /r --address /a --containerd /c --log-level much", "convert a", "convert --trace t a b",
+		"ztoc a", "ztoc --span-size much a b",
 	} {
 		if err := run(t.Context(), strings.Fields(line)); !errors.As(err, new(usageError)) {
 			t.Errorf("soci %s: got %v, want a usageError", line, err)
 		}
 	}
-	for _, line := range []string{"help", "convert --help", "snapshotter -h"} {
+	for _, line := range []string{"help", "convert --help", "snapshotter -h", "ztoc -h"} {
 		if err := run(t.Context(), strings.Fields(line)); !errors.Is(err, flag.ErrHelp) {
 			t.Errorf("soci %s: got %v, want ErrHelp", line, err)
 		}

@@ -130,7 +130,7 @@ func measuring(
 func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "demo [flags]",
-		Short:   "Run three commands of a 1.2 GB image with a full pull and with Lighter",
+		Short:   "Run three commands of a 1.2 GB image with a full pull and with Lighter, then pull it through a hub",
 		Example: "  lighter-bench demo",
 		Args:    command.Exactly(),
 	}

@@ -20,7 +20,12 @@ func addCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add [flags] SOURCE [NAME]",
 		Short: "Add an image to a hub, and wait until it can be run",
-		Long: `Add an image to a hub. The command ends when the image can be run.
+		Long: `Add an image to a hub. The command ends when the image can be run, so a pipeline needs no
+further check: exit code 0 means that nodes start the image lazily, any other that it failed,
+with the reason on standard error. If the command is interrupted, the hub goes on; the same
+command waits again. An image that the hub has already is ready at once. With --wait=false the
+command ends as soon as the hub has begun; "lighter jobs" and "lighter images --watch" show
+what becomes of the image.
 
 SOURCE is one of
   docker://HOST/REPO:TAG     an image in a registry; the hub fetches it itself, with
@@ -31,16 +36,18 @@ SOURCE is one of
 NAME is the image's name on the hub; the default is its name in SOURCE.`,
 		Example: `  lighter add docker://registry.example.org/physics/root:6.32
   lighter add --hub https://hub.example.org oci:build/image:latest physics/root:dev
-  lighter add --platform linux/arm64 docker-archive:image.tar tools/shell:1`,
+  lighter add --platform linux/arm64 docker-archive:image.tar tools/shell:1
+  docker push registry.example.org/ci/app:42 && lighter add docker://registry.example.org/ci/app:42`,
 		Args: command.AtLeast(1, "SOURCE", "NAME"),
 	}
 	platform := cmd.Flags().String("platform", "",
 		"add only `OS/ARCH[/VARIANT]`; the default is each platform in the hub's configuration")
 	plainSource := cmd.Flags().Bool("source-plain-http", false,
 		"allow plain HTTP to a source registry that is not on this machine")
+	wait := cmd.Flags().Bool("wait", true, "wait until the image can be run")
 	return hubQuery(cmd, func(ctx context.Context, hub *client.Client, args []string) ([]wire.Image, error) {
 		last, err := watch(func(show func(wire.Progress)) (wire.Progress, error) {
-			return add(ctx, hub, source{args[0], argument(args, 1), *platform, *plainSource}, show)
+			return add(ctx, hub, source{args[0], argument(args, 1), *platform, *plainSource, *wait}, show)
 		})
 		return last.Images, err
 	}, func(images []wire.Image) error {
@@ -55,6 +62,27 @@ NAME is the image's name on the hub; the default is its name in SOURCE.`,
 type source struct {
 	from, name, platform string
 	plainHTTP            bool
+	wait                 bool // until the image is ready
+}
+
+// errBegun ends a request when the hub has begun.
+var errBegun = errors.New("the hub has begun")
+
+// begin has the hub add an image. It waits as the source says.
+func (s source) begin(
+	ctx context.Context, hub *client.Client, request wire.Add, each func(wire.Progress),
+) (wire.Progress, error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	last, err := hub.Add(ctx, request, func(p wire.Progress) {
+		if each(p); !s.wait { // the job is queued before its progress is sent
+			end(errBegun)
+		}
+	})
+	if errors.Is(context.Cause(ctx), errBegun) {
+		return wire.Progress{}, nil
+	}
+	return last, err
 }
 
 // add has the hub fetch an image from a registry, or pushes a local image to it.
@@ -67,7 +95,7 @@ func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progr
 		if err != nil {
 			return wire.Progress{}, err
 		}
-		return hub.Add(ctx, wire.Add{Source: s.from, Name: s.name, Platform: s.platform, PlainHTTP: s.plainHTTP,
+		return s.begin(ctx, hub, wire.Add{Source: s.from, Name: s.name, Platform: s.platform, PlainHTTP: s.plainHTTP,
 			Username: credentials.Username, Password: credentials.Password,
 			Token: credentials.IdentityToken, RegistryToken: credentials.RegistryToken}, each)
 	}
@@ -95,7 +123,7 @@ func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progr
 	// tag. The name is in the request that adds the image. That request is also sent before the
 	// push: the hub may refuse it, or have the image already.
 	request := wire.Add{Name: name, Digest: digest, Platform: s.platform}
-	if last, err := hub.Add(ctx, request, each); !errors.Is(err, chunk.ErrNotFound) {
+	if last, err := s.begin(ctx, hub, request, each); !errors.Is(err, chunk.ErrNotFound) {
 		return last, err
 	}
 	to := registry.Target{Repository: ref.Repository}
@@ -105,5 +133,5 @@ func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progr
 	}); err != nil {
 		return wire.Progress{}, err
 	}
-	return hub.Add(ctx, request, each)
+	return s.begin(ctx, hub, request, each)
 }

@@ -91,7 +91,11 @@ func decodeConfig(b []byte, config any) error {
 	switch {
 	case errors.As(err, &missing) && len(missing.Errors) > 0:
 		line, _ := missing.Errors[0].Position()
-		return fmt.Errorf("line %d: unknown key %q", line, strings.Join(missing.Errors[0].Key(), "."))
+		key := strings.Join(missing.Errors[0].Key(), ".")
+		if c, ok := config.(interface{ GivenUp(key string) string }); ok && c.GivenUp(key) != "" {
+			return fmt.Errorf("line %d: key %q is not used any more: write %s", line, key, c.GivenUp(key))
+		}
+		return fmt.Errorf("line %d: unknown key %q", line, key)
 	case errors.As(err, &wrong):
 		line, _ := wrong.Position()
 		said := strings.TrimPrefix(wrong.Error(), "toml: ")
@@ -161,7 +165,7 @@ func configText(config any) (string, error) {
 }
 
 // emptyTables matches an empty list of tables. In a file with that line, no table can be added.
-var emptyTables = regexp.MustCompile(`^(retention|quota|domain) = \[\]\n$`)
+var emptyTables = regexp.MustCompile(`^(retention|quota|domain|event|hook) = \[\]\n$`)
 
 // readable wraps the comments of a configuration, and puts a blank line between keys. Instead of
 // empty lists of tables it prints how a table begins.

@@ -27,7 +27,8 @@ that it makes at its first start, and prints the public key, for nodes to pin.
 Every client that reaches a hub can read all of it. Requests of administrators change
 something (they push, add or remove images), start work or list holders. If other machines
 can reach the hub, say who may make them: --admin-listen, --admin-token-file or --open.
-The hub fetches images from public addresses, and from registries named by --source.
+The hub fetches images from public addresses, and from registries that the configuration
+file allows (tables [[registry]]).
 
 Flags override the configuration file, and the file overrides the defaults.`,
 		Example: `  lighter hub --root /srv/lighter
@@ -35,6 +36,7 @@ Flags override the configuration file, and the file overrides the defaults.`,
     --admin-listen unix:/run/lighter-hub/admin.sock
   lighter hub --root /srv/lighter --listen 0.0.0.0:443 --tls-cert hub.crt --tls-key hub.key \
     --admin-token-file /etc/lighter/token
+  lighter hub --root /srv/lighter --export /srv/mirror
   lighter hub --config /etc/lighter/hub.toml`,
 		Args: command.Exactly(),
 	}
@@ -61,7 +63,7 @@ Flags override the configuration file, and the file overrides the defaults.`,
 }
 
 // hubServerFlags are the flags of a hub, whose defaults are in config. Catalog, bucket, domains,
-// platforms, proxies, names, limits and gc are set by the file alone.
+// registries, platforms, proxies, names, limits and gc are set by the file alone.
 func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f := cmd.Flags()
 	f.StringVar(file, "config", "", "the configuration `FILE` (see: lighter config hub)")
@@ -73,15 +75,11 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 		"the `FILE` with the token that requests of administrators need")
 	f.BoolVar(&config.Open, "open", config.Open,
 		"if there is no token: allow requests of administrators from every client that reaches the hub")
-	f.StringSliceVar(&config.Sources, "source", config.Sources,
-		"a registry (`HOST[:PORT]`) that images may be added from though its address is not public; may be repeated")
 	f.StringSliceVar(&config.RegistryHosts, "registry-host", config.RegistryHosts,
 		"the `HOST[:PORT]` under which nodes pull from the hub's own registry; may be repeated")
 	f.StringVar(&config.KeepBlobs, "keep-blobs", config.KeepBlobs,
 		"`WHICH` layers of ready images the hub's registry stores: always (all), "+
 			"until-upstream (those that no other registry has) or never (none)")
-	f.StringVar(&config.UpstreamLogins, "upstream-logins", config.UpstreamLogins,
-		"the `FILE` with the hub's logins for registries whose layers it does not store (as Docker's config.json)")
 	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM `FILE`) to serve HTTPS with")
 	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM `FILE`)")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")
@@ -97,6 +95,9 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f.TextVar(&config.DiskReserve, "disk-reserve", config.DiskReserve,
 		"the free space that the hub leaves on its disks (`SIZE`: 10GiB); "+
 			"with less it ingests nothing, but serves what it has")
+	f.StringVar(&config.Export.To, "export", config.Export.To,
+		"keep a mirror, which any web server can serve to nodes, in this directory or bucket "+
+			"(`PLACE`: /DIR or s3://BUCKET?region=REGION)")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"lighter/install"
 	"lighter/install/containerd"
 	"lighter/install/docker"
+	"lighter/install/pullthrough"
 	"lighter/install/systemd"
 	"lighter/node"
 	"lighter/node/doctor"
@@ -70,6 +72,9 @@ func carryOut(cmd *cobra.Command, o *install.Options, target func() (install.Tar
 		p, err := plan(t, cmd.Context())
 		if err == nil {
 			report, err = install.Machine{System: "/"}.Apply(cmd.Context(), p, *o)
+		}
+		if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
+			err = fmt.Errorf("%w: run this as root (try sudo)", err)
 		}
 		refused := (*install.Refused)(nil)
 		if errors.As(err, &refused) && refused.Lines != "" && !*asJSON {
@@ -131,6 +136,7 @@ func containerdTarget(cmd *cobra.Command) (*containerd.Target, func() (install.T
 	f.StringVar(&t.Node.Containerd, "containerd", t.Node.Containerd, "containerd's Unix `SOCKET`")
 	f.StringVar(&t.Node.Root, "root", t.Node.Root, "the node's directory (`DIR`)")
 	f.StringVar(&t.Node.Address, "address", t.Node.Address, "the node's Unix `SOCKET` for containerd")
+	f.StringVar(&t.Hosts, "hosts-dir", pullthrough.ContainerdDir, "the `DIR` with containerd's files HOST/hosts.toml")
 	return t, func() (install.Target, error) {
 		if err := load(); err != nil {
 			return nil, err
@@ -162,19 +168,49 @@ nerdctl commit, ctr snapshots diff and builds, and reads nothing else of a lazy 
 But while no node runs, clients that unpack by themselves (Docker, nerdctl, local pulls
 of CRI) then cannot pull, whatever their snapshotter is.
 
-Each run writes what its flags say: repeat --cri and --differ to keep them.`,
+With --pull-through, pulls from the registries of --registry go through the hub first, and
+to the registry if the hub does not answer. containerd reads this from HOST/hosts.toml in
+the directory config_path of its configuration, at each pull.
+
+Each run writes what its flags say: repeat --cri, --differ and --pull-through to keep them.`,
 		Example: `  sudo lighter install containerd --dry-run
   sudo lighter install containerd --restart
   sudo lighter install containerd --cri --restart
   sudo lighter install containerd --differ --restart
+  sudo lighter install containerd --pull-through https://hub.example.org:7070 --registry docker.io
   sudo lighter install containerd --config /etc/containerd/config.toml --root /data/lighter`,
 		Args: command.Exactly(),
 	}
 	t, target := containerdTarget(cmd)
+	check := pullThroughFlags(cmd, &t.Hub)
 	cmd.Flags().BoolVar(&t.CRI, "cri", false, "use the node for the kubelet's pulls, too")
 	cmd.Flags().BoolVar(&t.Differ, "differ", false,
 		"let the node make the layers of commits and builds; Docker, nerdctl and local pulls of CRI then need the node")
-	return carryOut(cmd, restartFlag(cmd), target, install.Target.Install)
+	return carryOut(cmd, restartFlag(cmd), checked(target, check), install.Target.Install)
+}
+
+// pullThroughFlags gives cmd the flags about a hub that is asked before registries.
+func pullThroughFlags(cmd *cobra.Command, hub *pullthrough.Hub) (check func() error) {
+	f := cmd.Flags()
+	f.StringVar(&hub.URL, "pull-through", "", "ask the hub at `URL` before the registries of --registry")
+	f.StringArrayVar(&hub.Registries, "registry", []string{"docker.io"},
+		"a registry, `HOST`[:PORT], that the hub reads for clients (pull_through); may be repeated")
+	return func() error {
+		if hub.URL == "" && f.Changed("registry") {
+			return errors.New("--registry: give --pull-through, too")
+		}
+		return hub.Check()
+	}
+}
+
+// checked returns a target after its flags were checked.
+func checked(target func() (install.Target, error), check func() error) func() (install.Target, error) {
+	return func() (install.Target, error) {
+		if err := check(); err != nil {
+			return nil, command.Usage(err)
+		}
+		return target()
+	}
 }
 
 func uninstallContainerdCommand() *cobra.Command {
@@ -193,7 +229,7 @@ have to be removed first: containerd could not remove them without the snapshott
 }
 
 // dockerTarget gives cmd the flags of the target docker.
-func dockerTarget(cmd *cobra.Command) func() (install.Target, error) {
+func dockerTarget(cmd *cobra.Command) (*docker.Target, func() (install.Target, error)) {
 	t := &docker.Target{Machine: install.Machine{System: "/"}}
 	config := node.DefaultConfig()
 	load := nodeConfigFlag(cmd, &config)
@@ -202,7 +238,7 @@ func dockerTarget(cmd *cobra.Command) func() (install.Target, error) {
 	f.StringVar(&t.Socket, "docker", doctor.DockerSocket, "Docker's Unix `SOCKET`")
 	f.StringVar(&config.Containerd, "containerd", config.Containerd, "containerd's Unix `SOCKET`")
 	f.BoolVar(&t.Force, "force", false, "change the storage driver although containers run")
-	return func() (install.Target, error) {
+	return t, func() (install.Target, error) {
 		err := load()
 		t.Containerd, t.Blobs = config.Containerd, config.Blobs
 		return t, err
@@ -219,11 +255,26 @@ install containerd" first. The command sets two keys of Docker's configuration, 
 .lighter, records how this is undone.
 
 Docker does not show images and containers of another storage driver. They stay on the
-disk, and are back after "lighter uninstall docker". No container may run meanwhile.`,
-		Example: "  sudo lighter install docker --dry-run\n  sudo lighter install docker --restart",
-		Args:    command.Exactly(),
+disk, and are back after "lighter uninstall docker". No container may run meanwhile.
+
+With --pull-through, Docker asks the hub before Docker Hub: it is the first one of
+registry-mirrors. Docker asks mirrors for no other registry, and does not say which one it
+means. So the URL has a host name of its own, one of the hub's docker_names.
+
+Each run writes what its flags say: repeat --pull-through to keep it.`,
+		Example: "  sudo lighter install docker --dry-run\n  sudo lighter install docker --restart\n" +
+			"  sudo lighter install docker --pull-through https://docker-mirror.example.org:7070 --restart",
+		Args: command.Exactly(),
 	}
-	return carryOut(cmd, restartFlag(cmd), dockerTarget(cmd), install.Target.Install)
+	t, target := dockerTarget(cmd)
+	cmd.Flags().StringVar(&t.Hub, "pull-through", "", "ask the hub at `URL` before Docker Hub")
+	check := func() error {
+		if t.Hub == "" {
+			return nil
+		}
+		return pullthrough.CheckURL(t.Hub)
+	}
+	return carryOut(cmd, restartFlag(cmd), checked(target, check), install.Target.Install)
 }
 
 func uninstallDockerCommand() *cobra.Command {
@@ -236,7 +287,8 @@ that driver's images and containers, and does not show those of the node any mor
 		Example: "  sudo lighter uninstall docker --dry-run\n  sudo lighter uninstall docker --restart",
 		Args:    command.Exactly(),
 	}
-	return carryOut(cmd, restartFlag(cmd), dockerTarget(cmd), install.Target.Uninstall)
+	_, target := dockerTarget(cmd)
+	return carryOut(cmd, restartFlag(cmd), target, install.Target.Uninstall)
 }
 
 func installSystemdCommand() *cobra.Command {

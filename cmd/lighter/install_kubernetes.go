@@ -82,14 +82,15 @@ daemon set in deploy/kubernetes/uninstall. First the kubelet's pulls get their p
 snapshotter. Containers that use Lighter run on; the node's condition names them. When
 the last one is gone, the machine removes the rest by itself.
 
---wait waits, from a pod whose account may list nodes, until no node has Lighter.`,
+--wait waits, from a pod whose account may list nodes, until each node has only the last
+step before it: its machine removes the rest when the pod of this daemon set is gone.`,
 		Example: "  kubectl apply -k deploy/kubernetes/uninstall\n  lighter uninstall kubernetes --wait --timeout 10m",
 		Args:    command.Exactly(),
 	}
 	p := podFlags(cmd)
 	f := cmd.Flags()
 	purge := f.Bool("purge", false, "remove the node's directory, too: its cache")
-	wait := f.Bool("wait", false, "wait until no node of the cluster has Lighter")
+	wait := f.Bool("wait", false, "wait until all nodes have handed the removal over to their machines")
 	timeout := f.Duration("timeout", 5*time.Minute, "with --wait: for this `TIME`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !*wait {
@@ -101,7 +102,12 @@ the last one is gone, the machine removes the rest by itself.
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
 		defer cancel()
-		return agent.Await(ctx, api, time.Second)
+		if err := agent.Await(ctx, api, time.Second); err != nil {
+			return err
+		}
+		fmt.Printf("no node has the label %s: each machine removes the rest when its pod of the daemon set is gone "+
+			"(journalctl -u lighter-uninstall)\n", agent.InstalledLabel)
+		return nil
 	}
 	return cmd
 }
@@ -209,7 +215,8 @@ func uninstallHostCommand() *cobra.Command {
 				"--containerd=" + h.Socket}
 			return printResult(h.HandOver(cmd.Context(), args...))
 		case *unused:
-			return printResult(h.RemoveUnused(cmd.Context(), *purge, 5*time.Second))
+			log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+			return printResult(h.RemoveUnused(cmd.Context(), *purge, 5*time.Second, log))
 		}
 		return printResult(h.Withdraw(cmd.Context(), *own))
 	}

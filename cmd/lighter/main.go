@@ -15,7 +15,7 @@ import (
 
 // Exit codes in addition to those of package command. Scripts may rely on them.
 const (
-	exitProblems = 3 // `verify` or `doctor` found a problem, or `fsck` left one
+	exitProblems = 3 // `verify` or `doctor` found a problem, `fsck` left one, or lines of a list failed
 	exitNoDaemon = 4 // no node runs with that root
 )
 
@@ -32,7 +32,8 @@ func exitCode(err error) int {
 	switch {
 	case errors.As(err, &refused) && refused.Status == http.StatusBadRequest:
 		return command.ExitUsage
-	case errors.Is(err, errDamaged), errors.Is(err, errProblems), errors.Is(err, errUnhealthy):
+	case errors.Is(err, errDamaged), errors.Is(err, errProblems), errors.Is(err, errUnhealthy),
+		errors.Is(err, errLines):
 		return exitProblems
 	case errors.Is(err, control.ErrNoDaemon):
 		return exitNoDaemon
@@ -56,11 +57,11 @@ only the bytes that a container reads.`,
   lighter node &
   lighter add docker://registry.example.org/tools/shell:1
   ctr images pull --snapshotter lighter registry.example.org/tools/shell:1`)
-	root.AddCommand(hubCommand(), addCommand(), imagesCommand(), jobsCommand(), gcCommand(), holdersCommand(),
-		retentionCommand(), inspectCommand(), rmCommand(),
+	root.AddCommand(hubCommand(), addCommand(), imagesCommand(), jobsCommand(), eventsCommand(), gcCommand(),
+		holdersCommand(), retentionCommand(), wishlistCommand(), syncCommand(), inspectCommand(), rmCommand(),
 		verifyCommand(), fsckCommand(), backupCommand(), restoreCommand(),
-		mirrorCommand(), traceCommand(), nodeCommand(), statusCommand(), doctorCommand(), cacheCommand(),
-		preheatCommand(),
+		mirrorCommand(), exportCommand(), traceCommand(), nodeCommand(), statusCommand(), doctorCommand(),
+		cacheCommand(), preheatCommand(),
 		mountCommand(), unmountCommand(), runCommand(), bundleCommand(), unbundleCommand(),
 		releaseCommand(), keeperCommand(), probeCommand(), configCommand(), installCommand(), uninstallCommand(),
 		completionCommand(), versionCommand())

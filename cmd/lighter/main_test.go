@@ -180,10 +180,11 @@ func TestTablesAreAddedToAPrintedConfiguration(t *testing.T) {
 // flag of another name, or with none.
 func TestKeysHaveFlags(t *testing.T) {
 	others := map[string]string{
-		"hubs": "hub", "hub_keys": "hub-key", "registry_hosts": "registry-host", "sources": "source",
+		"hubs": "hub", "hub_keys": "hub-key", "registry_hosts": "registry-host", "registry": "",
 		"bucket": "", "catalog": "", "platforms": "", "proxies": "", "names": "", "limits": "", "layer_bytes": "",
 		"entries": "", "image_minutes": "", "every_minutes": "", "delay_minutes": "", "keep_minutes": "",
 		"retention": "", "quota": "", "retention_max_percent": "", "hub domain": "",
+		"wishlist": "", "docker_names": "", "pull_through_bytes": "", "to": "export", "domains": "", "rate": "",
 	}
 	for _, name := range []string{"node", "hub"} {
 		cmd, _, err := rootCommand().Find([]string{name})
@@ -211,6 +212,23 @@ func TestKeysHaveFlags(t *testing.T) {
 		}
 		if keys < 5 {
 			t.Errorf("config %s has %d keys, want at least 5", name, keys)
+		}
+	}
+}
+
+// The error about a key of earlier versions names what replaces it.
+func TestGivenUpKeys(t *testing.T) {
+	for text, want := range map[string]string{
+		"root = '/x'\nsources = ['a']":    `line 2: key "sources" is not used any more: write a table [[registry]]`,
+		"upstream_logins = '/etc/logins'": `line 1: key "upstream_logins" is not used any more: write a table [[registry]]`,
+	} {
+		file := filepath.Join(t.TempDir(), "hub.toml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, _, stderr := lighter(t, "config", "hub", "--config", file)
+		if code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%q: exit %d, %s; want exit 2 and %q", text, code, stderr, want)
 		}
 	}
 }

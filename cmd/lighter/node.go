@@ -99,6 +99,9 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 			"for every user of the machine")
 	f.StringSliceVar(&config.ImageStoreNames, "image-store-names", config.ImageStoreNames,
 		"the repositories in this store (`PATTERNS`: reg.example.org/physics/*; may be repeated)")
+	f.StringSliceVar(&config.Direct, "direct", config.Direct,
+		"trust the tables of contents of images in these repositories, and start such images from their "+
+			"registry (`PATTERNS`: reg.example.org/physics/*; may be repeated)")
 	f.TextVar(&config.ImageStoreRefresh, "image-store-refresh", config.ImageStoreRefresh,
 		"look for new images for this store after this `DELAY` (1m)")
 	f.TextVar(&config.FreeLow, "disk-free-low", config.FreeLow,

@@ -91,7 +91,7 @@ func (p *progress) show(step wire.Progress) {
 	switch step.Step {
 	case "wait":
 		return
-	case "compare", "mark", "sweep":
+	case "compare", "mark", "sweep", "list", "look", "find":
 		amount, counters = strconv.FormatInt(step.Bytes, 10), decor.CountersNoUnit("%d / %d")
 	}
 	if step.Bytes == 0 && step.Total == 0 {

@@ -33,7 +33,9 @@ evicted like any others: "lighter cache pin" keeps those of an image that was pu
 node, in the namespace and with the image of Lighter's daemon set. The jobs are removed at
 the end. A job whose pod does not start, for example because its image cannot be pulled,
 has failed after %d minutes; the reason is shown before. If a job has failed, the exit code
-is 1.`, int(nodejobs.StartTimeout.Minutes())),
+is 1. The user of kubectl has to be allowed to list nodes and daemon sets, to create, get,
+list and delete jobs in that namespace, and to list pods and events and get logs there:
+docs/runtimes/kubernetes.md.`, int(nodejobs.StartTimeout.Minutes())),
 		Example: `  lighter preheat registry.example.org/tools/shell:1
   lighter preheat --all --json registry.example.org/tools/shell:1
   lighter preheat --nodes pool=gpu registry.example.org/tools/shell:1`,

@@ -20,6 +20,9 @@ const (
 	// MaxLength bounds the length of a chunk.
 	MaxLength = 1 << 20
 
+	// ReadAhead is how many bytes of a file Split has read, and not yet passed to Emit, at most.
+	ReadAhead = 4 * MaxLength
+
 	smallFile = 64 << 10 // files up to this size are not split, except for holes
 	largeFile = 64 << 20 // files above this size are split by largeRule
 )
@@ -104,7 +107,7 @@ func (s *Splitter) Split(r io.Reader, size int64, emit Emit) error {
 		return fmt.Errorf("split a file of %d bytes", size)
 	}
 	if s.buf == nil {
-		s.buf = make([]byte, 4*MaxLength)
+		s.buf = make([]byte, ReadAhead)
 	}
 	w := window{r: r, left: size, buf: s.buf}
 	rule := ruleFor(size)

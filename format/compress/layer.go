@@ -10,23 +10,45 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
+// A LayerFormat says how a layer is compressed.
+type LayerFormat uint8
+
+// The formats of layers.
+const (
+	Uncompressed LayerFormat = iota
+	Gzip
+	Zstd
+)
+
+// FormatOf returns the format of a layer that begins with these bytes, at least 4 if it has as
+// many. These are the same first bytes as in containerd: a node without the hub unpacks what
+// containerd sees, and the hub has to see the same.
+func FormatOf(magic []byte) LayerFormat {
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b, 0x08}):
+		return Gzip
+	case isZstd(magic):
+		return Zstd
+	}
+	return Uncompressed
+}
+
 // Layer returns the tar stream of an image's layer, which may be compressed. The caller closes it.
-// Layer recognizes compressed layers by the same first bytes as containerd: a node without the hub
-// unpacks what containerd sees, and the hub has to see the same.
+// Layer recognizes compressed layers as FormatOf does.
 func Layer(r io.Reader) (io.ReadCloser, error) {
 	in := bufio.NewReaderSize(r, 64<<10)
 	magic, err := in.Peek(4)
 	if err != nil && err != io.EOF {
 		return nil, err
 	}
-	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b, 0x08}):
+	switch FormatOf(magic) {
+	case Gzip:
 		z, err := gzip.NewReader(in)
 		if err != nil {
 			return nil, fmt.Errorf("decompress: %w", err)
 		}
 		return z, nil
-	case isZstd(magic):
+	case Zstd:
 		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxLayerWindow),
 			zstd.WithDecoderLowmem(true))
 		if err != nil {

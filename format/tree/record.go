@@ -140,7 +140,7 @@ func (e *Entry) check() error {
 		return fmt.Errorf("extended attributes of %d bytes", total)
 	}
 	if e.Type == tar.TypeReg {
-		return e.checkContent()
+		return e.checkScanned()
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func (s *scanner) next() (*Entry, error) {
 		return nil, &LimitError{What: "entries", Limit: s.limits.Entries}
 	}
 	s.last = h.Name
-	e := newEntry(h)
+	e := NewEntry(h)
 	if e.Size == 0 {
 		return e, nil
 	}
@@ -96,10 +96,12 @@ func (s *scanner) readContent(e *Entry) error {
 	if err := s.content(e, s.tar); err != nil {
 		return fmt.Errorf("read the content: %w", err)
 	}
-	return e.checkContent()
+	return e.checkScanned()
 }
 
-func newEntry(h *tar.Header) *Entry {
+// NewEntry returns the entry of a header that archive/tar has read, without its content. Size is 0
+// if the entry becomes no file.
+func NewEntry(h *tar.Header) *Entry {
 	e := &Entry{
 		Type: h.Typeflag, Name: h.Name,
 		Mode: h.Mode & 0o7777, UID: h.Uid, GID: h.Gid,
@@ -111,16 +113,16 @@ func newEntry(h *tar.Header) *Entry {
 	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
 		e.Major, e.Minor = h.Devmajor, h.Devminor
 	case tar.TypeReg:
-		if leavesFile(h.Name) {
+		if LeavesFile(h.Name) {
 			e.Size = h.Size
 		}
 	}
 	return e
 }
 
-// leavesFile reports whether an entry of that name becomes a file: it is neither the root nor a
+// LeavesFile reports whether an entry of that name becomes a file: it is neither the root nor a
 // whiteout.
-func leavesFile(name string) bool {
+func LeavesFile(name string) bool {
 	base := path.Base(path.Clean(name))
 	return base != "." && base != ".." && base != "/" && !strings.HasPrefix(base, whiteoutPrefix)
 }
@@ -148,7 +150,7 @@ func boundTime(t time.Time) Time {
 	return Time{Sec: t.Unix(), Nsec: uint32(t.Nanosecond())}
 }
 
-// checkContent checks that Content has Size bytes, in the form for that size.
+// checkContent checks that Content has Size bytes, in a form that Apply takes.
 func (e *Entry) checkContent() error {
 	if e.Size < 0 || e.Size > maxFileSize {
 		return fmt.Errorf("file of %d bytes, the limit is %d", e.Size, int64(maxFileSize))
@@ -166,10 +168,19 @@ func (e *Entry) checkContent() error {
 	if have != e.Size {
 		return fmt.Errorf("%d bytes of content, want %d", have, e.Size)
 	}
-	if (e.Size <= InlineLimit) != (len(c.Extents) == 0) || e.Size > InlineLimit && c.Inline != nil {
+	if isInline := len(c.Extents) == 0; isInline && e.Size > InlineLimit || !isInline && c.Inline != nil {
 		return fmt.Errorf("file of %d bytes in %d extents and %d bytes inline", e.Size, len(c.Extents), len(c.Inline))
 	}
 	return nil
+}
+
+// checkScanned checks that Content has Size bytes, in the one form that a file of that size has in
+// Scan and in layer records: it determines tree IDs.
+func (e *Entry) checkScanned() error {
+	if e.Size <= InlineLimit && len(e.Content.Extents) > 0 {
+		return fmt.Errorf("file of %d bytes in %d extents, want it inline", e.Size, len(e.Content.Extents))
+	}
+	return e.checkContent()
 }
 
 // meter is a reader that fails after limit bytes, unless limit is 0.

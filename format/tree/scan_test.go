@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"lighter/format/chunk"
 	"lighter/test/testkit/tarball"
 )
 
@@ -140,5 +141,50 @@ func TestScanReadsToTheEnd(t *testing.T) {
 	stream := bytes.NewReader(append(tarball.Of(tarball.Dir("a")), "anything"...))
 	if err := Scan(stream, Limits{}, wholeFile, func(*Entry) error { return nil }); err != nil || stream.Len() != 0 {
 		t.Errorf("%d bytes were not read (%v)", stream.Len(), err)
+	}
+}
+
+// sliceSource is a LayerSource of entries in memory.
+type sliceSource []*Entry
+
+func (s *sliceSource) Next() (*Entry, error) {
+	if len(*s) == 0 {
+		return nil, io.EOF
+	}
+	e := (*s)[0]
+	*s = (*s)[1:]
+	return e, nil
+}
+
+// A layer whose contents are not known yet has extents of small files, too. Scan gives them inline.
+func TestSmallFilesMayHaveExtents(t *testing.T) {
+	only := Extent{ID: chunk.Sum([]byte("abc")), Length: 3}
+	e := &Entry{Type: '0', Name: "a", Size: 3, Content: Content{Extents: []Extent{only}}}
+	tr, err := Apply(t.Context(), []LayerSource{&sliceSource{e}}, Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := tr.Root.Children()[0].Node; n.Size != 3 || len(n.Content.Extents) != 1 {
+		t.Errorf("got %d bytes in %d extents, want 3 in one", n.Size, len(n.Content.Extents))
+	}
+	for name, c := range map[string]Content{
+		"both":            {Inline: []byte{}, Extents: e.Content.Extents},
+		"too few bytes":   {Extents: []Extent{{ID: only.ID, Length: 2}}},
+		"too many bytes":  {Extents: []Extent{{ID: only.ID, Length: 4}}},
+		"an empty extent": {Extents: []Extent{{}, only}},
+	} {
+		e := &Entry{Type: '0', Name: "a", Size: 3, Content: c}
+		if _, err := Apply(t.Context(), []LayerSource{&sliceSource{e}}, Limits{}); err == nil {
+			t.Errorf("%s: got no error", name)
+		}
+	}
+	content := func(scanned *Entry, r io.Reader) error {
+		scanned.Content = e.Content
+		return nil
+	}
+	layer := bytes.NewReader(tarball.Of(tarball.File("a", "abc")))
+	err = Scan(layer, Limits{}, content, func(*Entry) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "file of 3 bytes in 1 extents, want it inline") {
+		t.Errorf("Scan returned %v, want an error", err)
 	}
 }

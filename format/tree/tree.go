@@ -56,7 +56,8 @@ type Extent struct {
 func (e Extent) IsHole() bool { return e.ID.IsZero() }
 
 // Content is the content of a regular file: Inline for a file of at most InlineLimit bytes,
-// otherwise Extents, in order and without gaps.
+// otherwise Extents, in order and without gaps. Smaller files, too, have Extents in a layer whose
+// entries are known and whose contents are not, such as one with a table of contents.
 type Content struct {
 	Inline  []byte
 	Extents []Extent

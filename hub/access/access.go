@@ -2,9 +2,10 @@
 // for the hub's API nor for its registry.
 //
 // Everybody who reaches the hub may read, and may report traces and held trees, as nodes do. Both
-// kinds of reports are bounded. Changes, and the list of holders, need the administrators' token,
-// if there is one. Package wire says which requests these are (wire.IsForAdministrators), because
-// clients send the token only with them. Pages of other web sites never make changes.
+// kinds of reports are bounded. Changes, and the lists of holders and events, need the
+// administrators' token, if there is one. Package wire says which requests these are
+// (wire.IsForAdministrators), because clients send the token only with them. Pages of other web
+// sites never make changes.
 package access
 
 import (
@@ -47,28 +48,28 @@ func New(tokenFile string, names []string) (*Policy, error) {
 }
 
 var (
-	errReadOnly = errors.New("this address of the hub accepts no changes and does not list holders: " +
+	errReadOnly = errors.New("this address of the hub accepts no changes and lists neither holders nor events: " +
 		"give the address of its admin_listen with --hub")
-	errNoToken = errors.New("to change what the hub has, or to list its holders, a client needs the token of the " +
-		"hub's admin_token_file: give it with --token-file, or as a registry's password")
+	errNoToken = errors.New("to change what the hub has, or to list its holders or events, a client needs the " +
+		"token of the hub's admin_token_file: give it with --token-file, or as a registry's password")
 	errWrongToken = errors.New("the token is not that of the hub's admin_token_file: " +
 		"give that one with --token-file, or as a registry's password")
 )
 
 // ReadOnly refuses requests that only administrators may make, and passes all others.
 func (p *Policy) ReadOnly(next http.Handler) http.Handler {
-	return p.sameSite(func(w http.ResponseWriter, req *http.Request) {
+	return p.SameSite(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if wire.IsForAdministrators(req.Method, req.URL.Path) {
 			refuse(w, req, http.StatusForbidden, errReadOnly)
 			return
 		}
 		next.ServeHTTP(w, req)
-	})
+	}))
 }
 
 // Public passes requests of administrators, and requests that everybody may make.
 func (p *Policy) Public(next http.Handler) http.Handler {
-	return p.sameSite(func(w http.ResponseWriter, req *http.Request) {
+	return p.SameSite(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		switch {
 		case p.hasToken && req.URL.Path == "/v2/":
 			challenge(w) // some registry clients look for a challenge only at this path
@@ -86,7 +87,7 @@ func (p *Policy) Public(next http.Handler) http.Handler {
 			return
 		}
 		next.ServeHTTP(w, req)
-	})
+	}))
 }
 
 // Admin is like Public, for an address that only administrators use. There /v2/ itself needs the
@@ -104,16 +105,19 @@ func (p *Policy) Admin(next http.Handler) http.Handler {
 	})
 }
 
-// sameSite refuses changes that a browser sends for a page of another site.
-func (p *Policy) sameSite(next http.HandlerFunc) http.Handler {
+// SameSite refuses changes that a browser sends for a page of another site.
+func (p *Policy) SameSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if err := p.origins.Check(req); err != nil {
 			refuse(w, req, http.StatusForbidden, err)
 			return
 		}
-		next(w, req)
+		next.ServeHTTP(w, req)
 	})
 }
+
+// IsAdministrator reports whether a request carries the administrators' token.
+func (p *Policy) IsAdministrator(req *http.Request) bool { return p.hasToken && p.isAuthorized(req) }
 
 // isAuthorized reports whether a request carries the token, as a bearer token or as a password. It
 // takes the same time for every wrong token.

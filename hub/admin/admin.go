@@ -1,5 +1,6 @@
-// Package admin answers users' requests, which the lighter command sends: to list, add, verify and
-// remove images, to list and change jobs and traces, and to compare the hub's stores. docs/wire.md
+// Package admin answers users' requests, which the lighter command sends: to list, watch, add,
+// verify and remove images, to list and change jobs, events and traces, and to compare the hub's
+// stores. docs/wire.md
 // describes the paths.
 //
 // Package access decides who may make changes, before a request comes here. Handlers only parse the
@@ -23,7 +24,8 @@ type Images interface {
 	Add(ctx context.Context, add wire.Add, report func(wire.Progress) error) ([]catalog.Image, error)
 	// Verify returns the problems found.
 	Verify(ctx context.Context, name string, report func(wire.Progress) error) ([]string, error)
-	Remove(ctx context.Context, name string) error
+	// Remove refuses to remove an image that lists or hooks want, unless force is true.
+	Remove(ctx context.Context, name string, force bool) error
 }
 
 // Checker compares the hub's stores.
@@ -48,11 +50,14 @@ type Server struct {
 	Catalog   *catalog.Catalog
 	Images    Images
 	Jobs      Jobs
+	ImageJobs string // kind of the jobs that ingest images
 	Starts    Starts
 	Holders   Holders
+	Events    Events
 	Retention Retention
 	Checker   Checker
 	Collector Collector
+	Wishlists Wishlists
 	Bodies    *answer.Bodies
 	Keys      []ed25519.PublicKey // the signing keys, the oldest first
 	Log       *slog.Logger
@@ -63,7 +68,11 @@ func (s *Server) Register(mux *answer.Mux) {
 	mux.HandleJSON("GET", "/images", uncached, s.getImages)
 	mux.HandleJSON("GET", "/images/inspect", uncached, s.getInspections)
 	mux.Handle("POST", "/images", s.postImage)
+	mux.Handle("GET", "/images/watch", s.watchImages)
 	mux.Handle("POST", "/images/verify", s.postVerify)
+	mux.Handle("GET", "/status/{name...}", s.getStatus)
+	mux.HandleJSON("GET", "/events", uncached, s.getEvents)
+	mux.HandleJSON("POST", "/events/retry", uncached, s.retryEvents)
 	mux.Handle("DELETE", "/images", s.deleteImage)
 	mux.Handle("POST", "/fsck", s.postFsck)
 	mux.HandleJSON("GET", "/jobs", uncached, s.getJobs)
@@ -72,6 +81,12 @@ func (s *Server) Register(mux *answer.Mux) {
 	mux.HandleJSON("POST", "/jobs/retry", uncached, s.changeJob(s.Jobs.Retry))
 	mux.HandleJSON("GET", "/retention", uncached, s.getRetention)
 	mux.HandleJSON("POST", "/retention", uncached, s.postRetention)
+	mux.HandleJSON("GET", "/wishlists", uncached, s.getWishlists)
+	mux.HandleJSON("POST", "/wishlists", uncached, s.postWishlist)
+	mux.HandleJSON("POST", "/wishlists/sync", uncached, s.syncWishlist)
+	mux.Handle("POST", "/wishlists/await", s.awaitWishlist)
+	mux.Handle("POST", "/wishlists/plan", s.planWishlist)
+	mux.Handle("DELETE", "/wishlists", s.deleteWishlist)
 	mux.HandleJSON("GET", "/holders", uncached, s.getHolders)
 	mux.Handle("DELETE", "/holders", s.deleteHolder)
 	mux.HandleJSON("POST", "/gc", uncached, s.postCollection)

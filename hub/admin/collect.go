@@ -34,16 +34,25 @@ func (s *Server) postCollection(_ http.ResponseWriter, req *http.Request) (any, 
 }
 
 func (s *Server) awaitCollection(w http.ResponseWriter, req *http.Request) error {
-	if err := answer.WantJSON(req); err != nil {
-		return err
-	}
-	job, err := strconv.ParseInt(req.URL.Query().Get("job"), 10, 64)
+	job, err := awaitedJob(req)
 	if err != nil {
-		return answer.Invalid(errors.New("job is not a number"))
+		return err
 	}
 	p := newProgress(w)
 	done, err := s.Collector.Await(req.Context(), job, p.send)
 	return p.end(wire.Progress{Done: true, Collection: done}, err)
+}
+
+// awaitedJob returns the number of the job that a request waits for.
+func awaitedJob(req *http.Request) (int64, error) {
+	if err := answer.WantJSON(req); err != nil {
+		return 0, err
+	}
+	job, err := strconv.ParseInt(req.URL.Query().Get("job"), 10, 64)
+	if err != nil {
+		return 0, answer.Invalid(errors.New("job is not a number"))
+	}
+	return job, nil
 }
 
 func (s *Server) planCollection(w http.ResponseWriter, req *http.Request) error {

@@ -225,7 +225,7 @@ func (s *Server) deleteImage(w http.ResponseWriter, req *http.Request) error {
 	if name == "" {
 		return errNoName
 	}
-	if err := s.Images.Remove(req.Context(), name); err != nil {
+	if err := s.Images.Remove(req.Context(), name, req.URL.Query().Get("force") != ""); err != nil {
 		return s.elsewhere(name, err)
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -19,31 +19,37 @@ type progress struct {
 	encoder *json.Encoder
 	begun   bool
 	ended   bool
-	silence *time.Timer // sends a line maxSilence after the last one
+	silence *time.Timer // sends the line idle maxSilence after the last one
+	idle    any
 }
 
 // maxSilence is the longest pause between two lines. Clients and proxies give up after longer ones.
 const maxSilence = 5 * time.Second
 
 // newProgress begins an answer. The caller calls end.
-func newProgress(w http.ResponseWriter) *progress {
-	p := &progress{w: w, encoder: json.NewEncoder(w)}
+func newProgress(w http.ResponseWriter) *progress { return newLines(w, wire.Progress{Step: "wait"}) }
+
+// newLines begins an answer in which idle says that nothing is new. The caller calls end or stop.
+func newLines(w http.ResponseWriter, idle any) *progress {
+	p := &progress{w: w, encoder: json.NewEncoder(w), idle: idle}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.silence = time.AfterFunc(maxSilence, func() {
-		_ = p.send(wire.Progress{Step: "wait"}) // an error means that the client has gone
+		_ = p.line(p.idle) // an error means that the client has gone
 	})
 	return p
 }
 
-func (p *progress) send(line wire.Progress) error {
+func (p *progress) send(line wire.Progress) error { return p.line(line) }
+
+func (p *progress) line(line any) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.write(line)
 }
 
 // write sends a line, unless the answer has ended. p.mu is held.
-func (p *progress) write(line wire.Progress) error {
+func (p *progress) write(line any) error {
 	if p.ended {
 		return nil
 	}
@@ -57,6 +63,21 @@ func (p *progress) write(line wire.Progress) error {
 	}
 	p.silence.Reset(maxSilence)
 	return http.NewResponseController(p.w).Flush()
+}
+
+// hasBegun reports whether a line was sent.
+func (p *progress) hasBegun() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.begun
+}
+
+// stop ends the answer without a further line.
+func (p *progress) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	p.silence.Stop()
 }
 
 // end sends the last line, with err in it. If nothing was sent yet, and last has no images, end

@@ -80,6 +80,21 @@ type confirmed struct{ error }
 
 func (c *confirmed) Unwrap() error { return c.error }
 
+// Store is a store of the hub that can be asked whether it answers now. An error that is not about
+// this store does not say that it is away.
+type Store interface {
+	IsAway(ctx context.Context, err error) bool
+}
+
+// IsStill reports whether an error says that a store of the hub is away, and the store does not
+// answer now either, or did not when it was asked before. If it answers, the error is about what
+// was read. database marks the errors of the hub's database, which is not asked. Another registry
+// that has the blob of a layer is no store of the hub: it may be away for good.
+func IsStill(ctx context.Context, err, database error, stores ...Store) bool {
+	return IsConfirmed(err) || errors.Is(err, database) ||
+		slices.ContainsFunc(stores, func(s Store) bool { return s.IsAway(ctx, err) })
+}
+
 // Bounds of Retry.
 const (
 	tries = 3                      // calls of read in a round; there are two rounds at most

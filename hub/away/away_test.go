@@ -62,3 +62,24 @@ func TestRetry(t *testing.T) {
 		})
 	}
 }
+
+// store is a store that is away if an error is its own, and it does not answer.
+type store struct {
+	mark    error
+	answers bool
+}
+
+func (s store) IsAway(_ context.Context, err error) bool { return errors.Is(err, s.mark) && !s.answers }
+
+// A store is still away if it does not answer now. A store that answers, or that the error is not
+// about, is not.
+func TestIsStill(t *testing.T) {
+	database, bucket, registry := New("database"), New("bucket"), New("registry")
+	stores := []Store{store{mark: bucket}, store{mark: registry, answers: true}}
+	for err, want := range map[error]bool{database: true, bucket: true, registry: false, Confirm(registry): true,
+		fmt.Errorf("read: %w", bucket): true, errors.New("damaged"): false} {
+		if got := IsStill(t.Context(), err, database, stores...); got != want {
+			t.Errorf("%v: got %t, want %t", err, got, want)
+		}
+	}
+}

@@ -14,9 +14,9 @@
 // publish an image, one transaction writes to a dozen tables. Many others check the lease of a job
 // or a claim of objects besides their own rows. Parts in packages of their own would have to export
 // their transactions to each other. Instead, some parts are types: Jobs, Claims, Checks, Garbage,
-// Blobs, Holders, Starts and Repairs. The others are methods of Catalog. Packages jobs and holders
-// need one part each, and name its methods in an interface, Store. All other packages that read or
-// change the catalog hold a *Catalog.
+// Blobs, Holders, Starts, Repairs, Events, Wants, Wishlists and Hints. The others are methods of
+// Catalog. Packages jobs and holders need one part each, and name its methods in an interface,
+// Store. All other packages that read or change the catalog hold a *Catalog.
 //
 // catalog.go and open.go open a catalog. clock.go sets back future times of open jobs and of
 // images. The other files are, about images and their layers:
@@ -29,6 +29,11 @@
 //     chunks.
 //   - publish.go, publish_layout.go: the rows of a new image, in one transaction.
 //   - upstream.go: layers that other registries have.
+//   - hints.go (Hints): images of other registries that may have changed.
+//   - events.go (Events): changes of images, which a trigger adds, and their deliveries to targets.
+//   - wants.go (Wants): the images of other registries that the hub keeps, and for whom: a user, a
+//     list, a hook, a pull or a push. wishlists.go (Wishlists): the lists that users have added,
+//     and each list's last result.
 //
 // About who may do what, and what stays meanwhile:
 //
@@ -82,6 +87,11 @@ type Catalog struct {
 	Holders *Holders
 	Starts  *Starts
 	Repairs *Repairs
+	Events  *Events
+	Wants   *Wants
+	Hints   *Hints
+
+	Wishlists *Wishlists
 
 	// keys are the public keys that this process signs with, as in table meta; nil: it signs
 	// nothing.
@@ -93,7 +103,8 @@ type Catalog struct {
 func newCatalog(db *database.DB) *Catalog {
 	c := &Catalog{db: db, Jobs: &Jobs{db}, Claims: &Claims{db}, Checks: &Checks{db},
 		Garbage: &Garbage{db}, Blobs: &Blobs{db},
-		Holders: &Holders{db}, Starts: &Starts{db}, Repairs: &Repairs{db},
+		Holders: &Holders{db}, Starts: &Starts{db}, Repairs: &Repairs{db}, Events: &Events{db},
+		Wants: &Wants{db}, Wishlists: &Wishlists{db}, Hints: &Hints{db},
 		changes: changes{wake: make(chan struct{}, 1)}}
 	c.sized.Store(-1)
 	return c

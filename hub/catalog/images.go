@@ -64,6 +64,11 @@ func (c *Catalog) NameBy(
 		if now, err = nameImages(ctx, tx, name, images); err != nil {
 			return err
 		}
+		if l == (Lease{}) { // a person has pushed or named it
+			if err := wantByHand(ctx, tx, name); err != nil {
+				return err
+			}
+		}
 		pending, err := hasPending(ctx, tx, name)
 		if err != nil {
 			return err
@@ -181,6 +186,20 @@ func failSuperseded(ctx context.Context, tx database.Session, name string, image
 		args...)
 }
 
+// Pending returns a pending image (a queued or active one) with a manifest: the one that is
+// ingested first. The error is ErrNotFound if there is none.
+func (c *Catalog) Pending(ctx context.Context, digest string) (Image, error) {
+	images, err := c.images(ctx, `WHERE i.digest = ? AND i.state IN (?, ?) ORDER BY i.state, i.n LIMIT 1`, digest,
+		wire.StateQueued, wire.StateActive) // active comes before queued
+	if err == nil && len(images) == 0 {
+		err = fmt.Errorf("no pending image has manifest %s: %w", digest, ErrNotFound)
+	}
+	if err != nil {
+		return Image{}, err
+	}
+	return images[0], nil
+}
+
 // hasPending reports whether a name has pending images: queued or active ones.
 func hasPending(ctx context.Context, tx database.Session, name string) (bool, error) {
 	return database.Get(ctx, tx, database.Value[bool],
@@ -268,6 +287,19 @@ func (c *Catalog) Images(ctx context.Context, name string) ([]Image, error) {
 	return c.images(ctx, `WHERE i.name = ? `+byName, name)
 }
 
+// Known returns which of these names have images.
+func (c *Catalog) Known(ctx context.Context, names []string) ([]string, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	var args []any
+	for _, name := range names {
+		args = append(args, name)
+	}
+	return database.List(ctx, c.db.Read, database.Value[string],
+		`SELECT DISTINCT name FROM images WHERE name IN `+database.Places(1, len(names)), args...)
+}
+
 // Numbered returns the images with these numbers that still exist, each once.
 func (c *Catalog) Numbered(ctx context.Context, numbers []int64) ([]Image, error) {
 	if len(numbers) == 0 {
@@ -329,6 +361,11 @@ func (c *Catalog) RemoveBy(ctx context.Context, l Lease, kind, name, digest stri
 		}
 		if err := deleteImages(ctx, tx, condition, args...); err != nil {
 			return err
+		}
+		if digest == "" {
+			if err := forgetWants(ctx, tx, name); err != nil {
+				return err
+			}
 		}
 		pending, err := hasPending(ctx, tx, name)
 		if err != nil || pending {

@@ -112,6 +112,27 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 	}
 }
 
+// PublishLayer adds a layer before an image has it, with its blob and its new packs and chunks, in
+// one transaction. Errors are those of Publish.
+func (c *Catalog) PublishLayer(ctx context.Context, p *Publication) error {
+	numbers, err := c.reserveFor(ctx, p)
+	if err != nil {
+		return err
+	}
+	return c.db.Update(ctx, "publish layer", func(tx database.Session) error {
+		if _, err := excludeCollection(ctx, tx, p); err != nil {
+			return err
+		}
+		if err := holdClaim(ctx, tx, p.Claim); err != nil {
+			return err
+		}
+		if _, err := publishChunks(ctx, tx, p, numbers); err != nil {
+			return err
+		}
+		return publishBlobs(ctx, tx, p)
+	})
+}
+
 // publish is a transaction of Publish, with the numbers of new rows.
 func (c *Catalog) publish(ctx context.Context, p *Publication, numbers firstNumbers) error {
 	err := c.db.Update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx database.Session) error {
@@ -310,6 +331,16 @@ func publishChains(ctx context.Context, tx database.Session, p *Publication) err
 			return err
 		}
 		parent = b.Chain
+	}
+	return publishBlobs(ctx, tx, p)
+}
+
+// publishBlobs records which layers the blobs are.
+func publishBlobs(ctx context.Context, tx database.Session, p *Publication) error {
+	for _, b := range p.Blobs {
+		if b.DiffID == "" { // the config
+			continue
+		}
 		if err := tx.Exec(ctx, `INSERT INTO blobs (digest, diff_id) VALUES (?, ?)
 			ON CONFLICT (digest) DO NOTHING`, b.Digest, b.DiffID); err != nil {
 			return err

@@ -133,6 +133,10 @@ func (s *Service) Plan(ctx context.Context) ([]retention.Verdict, error) {
 // read returns the images of a name, or of all names if name is "". It also returns the database's
 // time.
 func (s *Service) read(ctx context.Context, name string) ([]retention.Image, time.Time, error) {
+	keepers, err := s.catalog.Wants.Keepers(ctx, name)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
 	uses, now, err := s.catalog.NameUses(ctx, name)
 	images := make([]retention.Image, 0, len(uses))
 	for _, u := range uses {
@@ -141,7 +145,8 @@ func (s *Service) read(ctx context.Context, name string) ([]retention.Image, tim
 			return nil, now, err
 		}
 		images = append(images, retention.Image{Name: u.Name, Repository: ref.NamedRepository(), Tag: ref.Tag,
-			Ready: u.Ready, Pushed: u.Pushed, Used: u.Used, Bytes: u.Bytes})
+			Ready: u.Ready, Pushed: u.Pushed, Used: u.Used, Bytes: u.Bytes,
+			WantedBy: keepers[u.Name]})
 	}
 	return images, now, err
 }

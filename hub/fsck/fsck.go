@@ -120,10 +120,7 @@ func (c *Checker) endsIfUnreadable(run jobs.Run) jobs.Run {
 	}
 }
 
-// isAway reports whether an error says that a store of the hub is away, and the store does not
-// answer now either, or did not when it was asked before. If it answers, the error is about what
-// was read. Another registry that has the blob of a layer is no store of the hub: it may be away
-// for good.
+// isAway is away.IsStill for the stores that are checked.
 func (c *Checker) isAway(ctx context.Context, err error) bool {
-	return away.IsConfirmed(err) || catalog.IsAway(err) || c.Objects.IsAway(ctx, err) || c.Registry.IsAway(ctx, err)
+	return away.IsStill(ctx, err, catalog.ErrAway, c.Objects, c.Registry)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -151,8 +150,8 @@ func (s *Service) prepareStarts(ctx context.Context, images []catalog.Image) {
 func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 	platforms := s.config.Platforms
 	if add.Platform != "" {
-		if !strings.Contains(add.Platform, "/") {
-			return nil, fmt.Errorf("%w: platform %q: want OS/ARCH", report.ErrInvalid, add.Platform)
+		if err := wire.CheckPlatform(add.Platform); err != nil {
+			return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 		}
 		platforms = []string{add.Platform}
 	}
@@ -173,7 +172,7 @@ func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 	if err := s.config.Belongs(ref.Repository); err != nil {
 		return nil, err
 	}
-	from, err := pull.OpenSource(ctx, s.config.Sources, source, add)
+	from, err := s.config.Registries.Open(ctx, source, loginOf(add).access(add.PlainHTTP))
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +183,12 @@ func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 	if ref.Digest != "" && ref.Digest != members.Root.Digest {
 		return nil, fmt.Errorf("%w: the name %s has another digest than %s", report.ErrInvalid, imageName, add.Source)
 	}
-	return s.beginCopy(ctx, ref, add, from, members)
+	w := work{Source: add.Source, PlainHTTP: add.PlainHTTP}
+	r, err := s.beginCopy(ctx, ref, from, members, w.copying(ref.Name(), members, 0), loginOf(add))
+	if err != nil {
+		return nil, err
+	}
+	return r, s.catalog.Wants.Add(ctx, []catalog.Want{{Name: ref.Name(), By: catalog.ByHand, ByRules: true}}, nil)
 }
 
 // beginOwn queues an image that the hub's registry has. If add has a digest, the image with that
@@ -214,7 +218,7 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 
 // beginCopy queues the job that fetches the wanted images of a source, unless they are ready.
 func (s *Service) beginCopy(
-	ctx context.Context, ref wire.Ref, add wire.Add, from *pull.Source, members *oci.Members,
+	ctx context.Context, ref wire.Ref, from *pull.Source, members *oci.Members, job catalog.Job, l login,
 ) (*request, error) {
 	if err := members.CheckPlatforms(); err != nil {
 		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
@@ -224,9 +228,7 @@ func (s *Service) beginCopy(
 	if err != nil {
 		return nil, err
 	}
-	w := work{Root: members.Root.Digest, Source: add.Source, PlainHTTP: add.PlainHTTP, Platforms: members.Platforms()}
-	job := w.job(ref.Name(), 0)
-	if job.Secret, err = loginOf(add).seal(s.config.Secret, job.Key); err != nil {
+	if job.Secret, err = l.seal(s.config.Secret, job.Key); err != nil {
 		return nil, err
 	}
 	defer s.config.Names.Lock(ref.Repository)()

@@ -27,16 +27,17 @@ import (
 	"lighter/hub/oci"
 	"lighter/hub/pull"
 	"lighter/hub/quota"
+	"lighter/hub/registries"
 	"lighter/hub/registry"
 	"lighter/wire"
 )
 
 // Config has the parts of a hub that a Service uses, and says which images are ingested.
 type Config struct {
-	Platforms []string // OS/ARCH of the images that are ingested by default
-	Sources   []string // registries, HOST or HOST:PORT, that need no public address
-	Names     *names.Service
-	Quotas    *quota.Checker
+	Platforms  []string               // OS/ARCH of the images that are ingested by default
+	Registries *registries.Registries // from which images are added
+	Names      *names.Service
+	Quotas     *quota.Checker
 	// Belongs returns an error that wraps report.ErrInvalid if images of a repository are not to be
 	// added here.
 	Belongs   func(repository string) error
@@ -47,6 +48,8 @@ type Config struct {
 	Log       *slog.Logger
 	// Upstream opens a repository of another registry without the login of any user.
 	Upstream func(ctx context.Context, repository string, plainHTTP bool) (*pull.Source, error)
+	// Memory has what the hub has just read for clients.
+	Memory pull.Memory
 	// Ready is called with each image that has become ready, before the clients that wait for the
 	// image get their answer. It waits for the image's first layout (package startup), which may be
 	// a guess.

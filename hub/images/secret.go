@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+
+	"lighter/hub/registries"
 	"lighter/wire"
 )
 
@@ -18,6 +21,12 @@ type login struct {
 
 func loginOf(add wire.Add) login {
 	return login{add.Username, add.Password, add.Token, add.RegistryToken}
+}
+
+// access returns how a source is read with the login.
+func (l login) access(plainHTTP bool) registries.Access {
+	return registries.Access{PlainHTTP: plainHTTP, Login: authn.AuthConfig{Username: l.Username, Password: l.Password,
+		IdentityToken: l.Token, RegistryToken: l.RegistryToken}}
 }
 
 // sealer encrypts with Config.Secret.

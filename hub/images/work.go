@@ -16,6 +16,7 @@ import (
 	"lighter/hub/names"
 	"lighter/hub/oci"
 	"lighter/hub/pull"
+	"lighter/hub/registries"
 	"lighter/hub/report"
 	"lighter/wire"
 )
@@ -42,11 +43,20 @@ type work struct {
 	Source    string   `json:"source,omitempty"` // docker://HOST/REPO:TAG
 	PlainHTTP bool     `json:"plainHTTP,omitempty"`
 	Platforms []string `json:"platforms,omitempty"` // wanted ones
+	// Own says that the hub reads the source with its own login, if it has one: no user asked for
+	// the image.
+	Own bool `json:"own,omitempty"`
+}
+
+// copying returns the job that copies the wanted members of an image.
+func (w work) copying(name string, members *oci.Members, priority int64) catalog.Job {
+	w.Root, w.Platforms = members.Root.Digest, members.Platforms()
+	return w.job(name, priority)
 }
 
 func (w work) job(name string, priority int64) catalog.Job {
 	payload, _ := json.Marshal(w) // never fails
-	return catalog.Job{Kind: JobKind, Key: name, Root: w.Root, Payload: payload, Priority: priority, ByUser: true}
+	return catalog.Job{Kind: JobKind, Key: name, Root: w.Root, Payload: payload, Priority: priority, ByUser: !w.Own}
 }
 
 // Jobs are the jobs of this package, as package names sees them.
@@ -96,6 +106,9 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	}
 	if errors.Is(err, catalog.ErrCollected) { // collection may have ended after a pause
 		return &jobs.RetryError{Err: err}
+	}
+	if rest := (*registries.RestError)(nil); errors.As(err, &rest) {
+		return &jobs.RetryError{Err: err, After: max(time.Until(rest.Until), time.Second)}
 	}
 	return err
 }
@@ -204,7 +217,7 @@ func (s *Service) ingest(
 		log.Info("image was removed before it was ready")
 		return nil
 	case ctx.Err() != nil || errors.Is(err, catalog.ErrLost) || errors.Is(err, catalog.ErrCollected) ||
-		jobs.IsRetried(err):
+		jobs.IsRetried(err) || errors.As(err, new(*registries.RestError)):
 		return err
 	}
 	why := report.Reason(errorOf(image.Name, err))
@@ -247,15 +260,11 @@ func (s *Service) open(
 	if err != nil {
 		return nil, err
 	}
-	source, _, err := pull.ParseSource(w.Source)
+	from, err := s.source(ctx, w, l)
 	if err != nil {
 		return nil, err
 	}
-	from, err := pull.OpenSource(ctx, s.config.Sources, source, wire.Add{PlainHTTP: w.PlainHTTP, Username: l.Username,
-		Password: l.Password, Token: l.Token, RegistryToken: l.RegistryToken})
-	if err != nil {
-		return nil, err
-	}
+	from.Recall(s.config.Memory) // the login could read the image when the job was queued
 	members, err := from.Expand(ctx, w.Root, w.Platforms)
 	if err != nil && !j.Unsealed.IsZero() {
 		err = fmt.Errorf("%w (the job no longer has the login that it came with: add the image again)", err)
@@ -268,6 +277,22 @@ func (s *Service) open(
 		s.leaveLayers(ctx, image, from, l != login{})
 	}
 	return image, err
+}
+
+// source opens the source of a job.
+func (s *Service) source(ctx context.Context, w work, l login) (*pull.Source, error) {
+	source, _, err := pull.ParseSource(w.Source)
+	if err != nil {
+		return nil, err
+	}
+	if w.Own {
+		from, err := s.config.Upstream(ctx, pull.RepositoryOf(source), w.PlainHTTP)
+		if err != nil {
+			return nil, err
+		}
+		return from.At(source), nil
+	}
+	return s.config.Registries.Open(ctx, source, l.access(w.PlainHTTP))
 }
 
 // complete copies what is still missing of an image, and gives it its name.

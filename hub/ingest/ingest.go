@@ -36,6 +36,10 @@ const maxLayersAtOnce = 4
 
 // Ingester ingests images. It is safe for concurrent use.
 type Ingester struct {
+	// Early has layers that are split before their images are known. It is set before use. nil:
+	// there are none.
+	Early Early
+
 	catalog   *catalog.Catalog
 	publisher *publish.Publisher
 	encoders  *encoder.Pool

@@ -29,7 +29,7 @@ type splitLayer struct {
 // layerReader reads a layer's blob: bytes → tar stream → entries and chunks. It computes the
 // digests of the blob and of the tar stream at the same time.
 type layerReader struct {
-	layer  oci.Layer
+	layer  oci.Layer // what check expects
 	limits tree.Limits
 	onRead func(n int)                          // receives progress in bytes of the blob
 	keep   func(id chunk.ID, data []byte) error // receives each chunk
@@ -38,7 +38,7 @@ type layerReader struct {
 	blobSum, tarSum   hash.Hash // SHA-256
 	blobSize, tarSize int64
 	entries           int64
-	splitter          chunk.Splitter
+	contents          tree.ContentReader
 }
 
 // run reads the blob. Two goroutines in group read and decompress it; they end with ctx.
@@ -64,9 +64,11 @@ func (l *layerReader) run(ctx context.Context, group *errgroup.Group, blob io.Re
 		defer z.Close()
 		return tar.fill(z)
 	})
-	if err := tree.Scan(tar, l.limits, l.content, l.emit); err != nil {
-		return err
-	}
+	return tree.Scan(tar, l.limits, l.content, l.emit)
+}
+
+// check compares what was read with the manifest and the config.
+func (l *layerReader) check() error {
 	if err := l.checkBlob(); err != nil {
 		return err
 	}
@@ -92,26 +94,7 @@ func corruptError(digest string) error {
 	return fmt.Errorf("its blob is corrupt: the digest of its bytes is %s", digest)
 }
 
-// content reads a file: a small one whole, a larger one chunk by chunk.
-func (l *layerReader) content(e *tree.Entry, r io.Reader) error {
-	if e.Size <= tree.InlineLimit {
-		e.Content.Inline = make([]byte, e.Size)
-		_, err := io.ReadFull(r, e.Content.Inline)
-		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
-		return err
-	}
-	return l.splitter.Split(r, e.Size, func(data []byte, zeros int64) error {
-		if data == nil {
-			e.Content.Extents = append(e.Content.Extents, tree.Extent{Length: zeros})
-			return nil
-		}
-		id := chunk.Sum(data)
-		e.Content.Extents = append(e.Content.Extents, tree.Extent{ID: id, Length: int64(len(data))})
-		return l.keep(id, data)
-	})
-}
+func (l *layerReader) content(e *tree.Entry, r io.Reader) error { return l.contents.Read(e, r, l.keep) }
 
 func (l *layerReader) emit(e *tree.Entry) error {
 	l.entries++
@@ -121,7 +104,8 @@ func (l *layerReader) emit(e *tree.Entry) error {
 	return nil
 }
 
-// split reads a layer, stages its new chunks and its record, and fills result.
+// split reads a layer, stages its new chunks and its record, and fills result. The caller checks
+// the layer.
 func (s *staging) split(
 	ctx context.Context, l *layerReader, e *encoder.Pool, result *splitLayer, blob io.Reader,
 ) error {
@@ -159,12 +143,15 @@ func (s *staging) split(
 	return nil
 }
 
-// verify reads a layer for its digests and its record.
+// verify reads a layer for its digests and its record, and checks it.
 func (l *layerReader) verify(ctx context.Context, blob io.Reader, record *tree.RecordWriter) error {
 	l.record = record
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.run(ctx, group, blob) })
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return l.check()
 }
 
 // VerifyLayer reads a layer's blob, checks its digests, and writes its record to a new file. It

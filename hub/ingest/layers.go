@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -18,6 +19,7 @@ import (
 	"lighter/hub/objects"
 	"lighter/hub/oci"
 	"lighter/hub/publish"
+	"lighter/hub/report"
 	"lighter/sleep"
 	"lighter/wire"
 )
@@ -30,6 +32,7 @@ func (t *ingestion) splitLayers(ctx context.Context) error {
 	layers := slices.SortedStableFunc(slices.Values(t.image.Layers), func(a, b oci.Layer) int {
 		return strings.Compare(a.DiffID, b.DiffID)
 	})
+	t.awaitEarly(ctx, layers)
 	for _, l := range layers {
 		if seen[[2]string{l.Digest, l.DiffID}] {
 			continue
@@ -47,8 +50,10 @@ func (t *ingestion) splitLayers(ctx context.Context) error {
 			result = &splitLayer{}
 			t.split[l.DiffID] = result
 		}
+		// All steps are there before the first layer is read: forecasts add them up.
+		step := t.progress.Step(LayerStep, wire.ShortDigest(l.Digest), l.Size)
 		group.Go(func() error {
-			if err := t.readLayer(ctx, l, result); err != nil {
+			if err := t.readLayer(ctx, l, step, result); err != nil {
 				return fmt.Errorf("%s: %w", &l, err)
 			}
 			return nil
@@ -58,6 +63,19 @@ func (t *ingestion) splitLayers(ctx context.Context) error {
 		return err
 	}
 	return t.staging.finish()
+}
+
+// awaitEarly waits for those layers that are already being split.
+func (t *ingestion) awaitEarly(ctx context.Context, layers []oci.Layer) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	for _, l := range layers {
+		if t.Early == nil || !t.Early.Splits(l.Digest) {
+			continue
+		}
+		step := t.progress.Step(LayerStep, wire.ShortDigest(l.Digest), l.Size)
+		group.Go(func() { t.Early.Wait(ctx, l.Digest, step.Add) })
+	}
 }
 
 // claim reports whether a layer is known, and whether its blob was verified. If the layer is not
@@ -86,11 +104,11 @@ func (t *ingestion) claim(ctx context.Context, l oci.Layer) (known, verified boo
 	}
 }
 
-// layerStep is the kind of the steps of reading layers, in the progress of a job.
-const layerStep = "layer"
+// LayerStep is the kind of the steps of reading layers, in the progress of a job.
+const LayerStep = "layer"
 
 // readLayer verifies a layer and, unless result is nil, splits it.
-func (t *ingestion) readLayer(ctx context.Context, l oci.Layer, result *splitLayer) error {
+func (t *ingestion) readLayer(ctx context.Context, l oci.Layer, step *report.Step, result *splitLayer) error {
 	if err := t.layers.Acquire(ctx, 1); err != nil {
 		return err
 	}
@@ -100,10 +118,11 @@ func (t *ingestion) readLayer(ctx context.Context, l oci.Layer, result *splitLay
 		return err
 	}
 	defer blob.Close()
-	step := t.progress.Step(layerStep, wire.ShortDigest(l.Digest), l.Size)
 	reader := &layerReader{layer: l, limits: t.trees.limits, onRead: step.Add, keep: KeepNone}
 	if result != nil {
-		err = t.staging.split(ctx, reader, t.encoders, result, blob)
+		if err = t.staging.split(ctx, reader, t.encoders, result, blob); err == nil {
+			err = reader.check()
+		}
 	} else {
 		err = reader.verify(ctx, blob, tree.NewRecordWriter(io.Discard))
 	}

@@ -15,9 +15,9 @@ import (
 
 const (
 	claimTime = 3 * time.Second // bound of the wait for an owner of an empty layer that makes no progress
-	// splitRate is the compressed bytes a second that one worker splits on two processors: torch,
+	// SplitRate is the compressed bytes a second that one worker splits on two processors: torch,
 	// of 3.24 GB, took 52 s (docs/benchmarks.md).
-	splitRate = 60e6
+	SplitRate = 60e6
 	// slowRate is the compressed bytes a second, on average, that an owner has to read so that a
 	// worker goes on waiting. A slower source cannot send 4 GB within limits.image_minutes (its
 	// default): a worker that waits for such an owner may fail with it.
@@ -30,7 +30,7 @@ var claimPauses = sleep.Backoff{First: 250 * time.Millisecond, Most: time.Second
 // longestWait bounds the wait for an owner that makes no progress with a layer of that many
 // compressed bytes. It is about as long as it would take to split the layer.
 func longestWait(size int64) time.Duration {
-	return claimTime + time.Duration(float64(size)/splitRate*float64(time.Second))
+	return claimTime + time.Duration(float64(size)/SplitRate*float64(time.Second))
 }
 
 // wait is a worker's wait for the owner of a layer: another worker, of this process or another one,
@@ -98,7 +98,7 @@ func (w *wait) look(now time.Time, owner catalog.Lease, read int64) (over bool) 
 // bytesOf returns the number of bytes of the layers that a job has read, by its progress.
 func bytesOf(layers []oci.Layer, progress []wire.Progress) (bytes int64) {
 	for _, line := range progress {
-		if line.Step == layerStep && slices.ContainsFunc(layers, func(l oci.Layer) bool {
+		if line.Step == LayerStep && slices.ContainsFunc(layers, func(l oci.Layer) bool {
 			return wire.ShortDigest(l.Digest) == line.Item
 		}) {
 			bytes += line.Bytes

@@ -76,8 +76,8 @@ func TestProgressOfCommonLayers(t *testing.T) {
 	line := func(step, digest string, bytes int64) wire.Progress {
 		return wire.Progress{Step: step, Item: wire.ShortDigest(digest), Bytes: bytes}
 	}
-	got := bytesOf(layers, []wire.Progress{line(layerStep, layers[0].Digest, 1), line(layerStep, layers[1].Digest, 2),
-		line(layerStep, "sha256:cccccccccccccccc", 4), line("copy", layers[0].Digest, 8)})
+	got := bytesOf(layers, []wire.Progress{line(LayerStep, layers[0].Digest, 1), line(LayerStep, layers[1].Digest, 2),
+		line(LayerStep, "sha256:cccccccccccccccc", 4), line("copy", layers[0].Digest, 8)})
 	if got != 3 {
 		t.Errorf("%d bytes, want the 3 of the two layers", got)
 	}

@@ -107,6 +107,18 @@ func Done(j catalog.Job) (done bool, err error) {
 	return j.State == wire.JobDone, nil
 }
 
+// Progress returns the progress of an open job, or nothing if there is none. If another process
+// runs the job, the progress may be a second old.
+func (q *Queue) Progress(ctx context.Context, kind, key string) ([]wire.Progress, error) {
+	q.mu.Lock()
+	here := q.runs(kind, key)
+	q.mu.Unlock()
+	if here != nil {
+		return here.Lines(maxLines), nil
+	}
+	return q.progress(ctx, kind, key)
+}
+
 // progress returns the progress of an open job, as its process has stored it.
 func (q *Queue) progress(ctx context.Context, kind, key string) ([]wire.Progress, error) {
 	j, err := q.store.Open(ctx, kind, key)

@@ -80,8 +80,13 @@ type Kind struct {
 // Run does the work of a job.
 type Run func(ctx context.Context, j *Running) error
 
-// Low is the lowest priority: jobs of every other priority run first.
-const Low = -1
+// Priorities below that of what users ask for.
+const (
+	// Low is the priority of work for which no user waits.
+	Low = -1
+	// Lowest is the lowest priority: jobs of every other priority run first.
+	Lowest = -2
+)
 
 // RetryError ends an attempt at a job that is to be tried again after a pause.
 type RetryError struct {

@@ -112,7 +112,7 @@ func room(kinds []Kind, running map[string]count) (slots []catalog.Slot) {
 		case n.low >= k.AtOnce-k.Urgent:
 			slots = append(slots, catalog.Slot{Kind: k.Name, Priority: 1})
 		default:
-			slots = append(slots, catalog.Slot{Kind: k.Name, Priority: Low})
+			slots = append(slots, catalog.Slot{Kind: k.Name, Priority: Lowest})
 		}
 	}
 	return slots

@@ -25,6 +25,10 @@ type checkedReader struct {
 	read int64
 }
 
+func checked(from io.ReadCloser, blob string, size int64) *checkedReader {
+	return &checkedReader{from: from, blob: blob, size: size, sum: digest.Digest(blob).Algorithm().Hash()}
+}
+
 // Read reads the next bytes.
 func (c *checkedReader) Read(p []byte) (int, error) {
 	n, err := c.from.Read(p)
@@ -113,6 +117,9 @@ func (b *blobReader) Read(p []byte) (int, error) {
 
 func (b *blobReader) open() error {
 	for {
+		if err := b.acquire(); err != nil {
+			return err
+		}
 		ctx, cancel := context.WithCancelCause(b.ctx)
 		stall := time.AfterFunc(b.window, func() { cancel(errStalled) })
 		res, err := b.source.get(ctx, "blobs", b.digest, b.offset)
@@ -123,13 +130,34 @@ func (b *blobReader) open() error {
 		stall.Stop()
 		err = cmp.Or(context.Cause(ctx), err)
 		cancel(nil)
+		b.release()
 		var status *transport.Error
-		if errors.As(err, &status) && !status.Temporary() {
+		if errors.As(err, &status) && !status.Temporary() || errors.As(err, new(resting)) {
 			return err
 		}
 		if err := b.failed(err); err != nil {
 			return err
 		}
+	}
+}
+
+// resting is the error of a registry that is not to be asked again for a while.
+type resting interface {
+	error
+	RestsUntil() time.Time
+}
+
+// acquire waits until the source allows one more transfer. That time is not a stall.
+func (b *blobReader) acquire() error {
+	if b.source.Transfers == nil {
+		return nil
+	}
+	return b.source.Transfers.Acquire(b.ctx, 1)
+}
+
+func (b *blobReader) release() {
+	if b.source.Transfers != nil {
+		b.source.Transfers.Release(1)
 	}
 }
 
@@ -152,6 +180,7 @@ func (b *blobReader) Close() error {
 		b.cancel(nil)
 		_ = b.body.Close() // only read
 		b.body = nil
+		b.release()
 	}
 	return nil
 }

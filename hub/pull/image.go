@@ -154,9 +154,9 @@ func (i *Image) Open(ctx context.Context, digest string) (io.ReadCloser, error) 
 		return i.to.Open(ctx, digest)
 	}
 	if i.isLeft(digest) {
-		return &provenReader{i.source.Blob(ctx, digest, d.Size), i, digest}, nil
+		return &provenReader{checked(i.source.fetch(ctx, digest, nil), digest, d.Size), i, digest}, nil
 	}
-	return i.to.Store(ctx, digest, d.Size, i.source.blob(ctx, digest, nil))
+	return i.to.Store(ctx, digest, d.Size, i.source.fetch(ctx, digest, nil))
 }
 
 // provenReader marks a layer as proven when all of it was read.
@@ -226,11 +226,11 @@ func (i *Image) copyBlob(ctx context.Context, d v1.Descriptor, progress *report.
 	if linked, err := i.to.Link(ctx, digest); linked || err != nil {
 		return err
 	}
-	from := i.source.blob(ctx, digest, nil)
+	var onRead func(int)
 	if progress != nil {
-		from.onRead = progress.Step("copy", wire.ShortDigest(digest), d.Size).Add
+		onRead = progress.Step("copy", wire.ShortDigest(digest), d.Size).Add
 	}
-	stored, err := i.to.Store(ctx, digest, d.Size, from)
+	stored, err := i.to.Store(ctx, digest, d.Size, i.source.fetch(ctx, digest, onRead))
 	if err != nil {
 		return err
 	}

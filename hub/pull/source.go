@@ -12,32 +12,34 @@ import (
 	"time"
 
 	"github.com/distribution/reference"
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
 
 	"lighter/hub/oci"
 	"lighter/hub/registry"
 	"lighter/hub/report"
-	"lighter/wire"
+	"lighter/registries"
 )
 
 // ErrSource marks errors of the registry that an image is copied from.
 var ErrSource = errors.New("read the source registry")
 
-const (
-	dialTimeout   = 10 * time.Second
-	headerTimeout = 30 * time.Second
-	smallTimeout  = 60 * time.Second // for a login, a manifest, a config, or the size of a blob
-)
+// smallTimeout bounds the time for a manifest, a config, or the size of a blob.
+const smallTimeout = 60 * time.Second
 
 // Source is an image in another registry.
 type Source struct {
+	// Transfers bounds the blobs that are read at a time from the registry. nil: no bound.
+	Transfers *semaphore.Weighted
+
 	ref       name.Reference
 	client    *http.Client
 	plainHTTP bool
+	memory    Memory // may be nil
+	configs   *configs
 }
 
 var _ oci.Reader = (*Source)(nil)
@@ -69,78 +71,26 @@ func ParseRepository(repository string) (name.Reference, error) {
 	return parsed.Tag(name.DefaultTag), nil
 }
 
-// OpenSource logs in to the registry of ref with the credentials of add. Only the registries in
-// allowed may have an address that is not public. The error wraps ErrSource.
-func OpenSource(ctx context.Context, allowed []string, ref name.Reference, add wire.Add) (*Source, error) {
-	host := ref.Context().Registry
-	if add.PlainHTTP {
-		var err error
-		if host, err = name.NewRegistry(host.Name(), name.Insecure); err != nil {
-			return nil, fmt.Errorf("%w: %s: %w", ErrSource, ref.Context().RegistryStr(), err)
-		}
-	}
-	auth := authn.Anonymous
-	if login := (authn.AuthConfig{Username: add.Username, Password: add.Password,
-		IdentityToken: add.Token, RegistryToken: add.RegistryToken}); login != (authn.AuthConfig{}) {
-		auth = authn.FromConfig(login)
-	}
-	ctx, cancel := context.WithTimeout(ctx, smallTimeout)
-	defer cancel()
-	public := transport.NewUserAgent(newPublicTransport(allowed, add.PlainHTTP), "lighter")
-	scopes := []string{ref.Context().Scope(transport.PullScope)}
-	authorized, err := transport.NewWithContext(ctx, host, auth, public, scopes)
-	if err != nil {
-		return nil, fmt.Errorf("%w: log in to %s: %w", ErrSource, host.RegistryStr(), firstLine{err})
-	}
-	return &Source{ref: ref, client: &http.Client{Transport: authorized}, plainHTTP: add.PlainHTTP}, nil
+// NewSource returns the source that client reads. client logs in, and may do without TLS if
+// plainHTTP is set.
+func NewSource(ref name.Reference, client *http.Client, plainHTTP bool) *Source {
+	return &Source{ref: ref, client: client, plainHTTP: plainHTTP, configs: newConfigs()}
 }
-
-// firstLine is an error without its further lines, in which the library quotes the token server's
-// response.
-type firstLine struct{ error }
-
-func (f firstLine) Error() string {
-	line, _, _ := strings.Cut(f.error.Error(), "\n")
-	return line
-}
-
-func (f firstLine) Unwrap() error { return f.error }
 
 // Repository returns HOST[:PORT]/PATH in containerd's form: Docker Hub is docker.io.
-func (s *Source) Repository() string {
-	repository := s.ref.Context()
-	if repository.RegistryStr() == name.DefaultRegistry {
-		return "docker.io/" + repository.RepositoryStr()
-	}
-	return repository.RegistryStr() + "/" + repository.RepositoryStr()
-}
+func (s *Source) Repository() string { return RepositoryOf(s.ref) }
+
+// RepositoryOf returns the HOST[:PORT]/PATH of a reference, as Source.Repository.
+func RepositoryOf(ref name.Reference) string { return registries.RepositoryOf(ref.Context()) }
 
 // PlainHTTP reports whether the source may be read without TLS.
 func (s *Source) PlainHTTP() bool { return s.plainHTTP }
-
-// Has returns an error, which wraps ErrSource, unless the source has a blob of size bytes.
-func (s *Source) Has(ctx context.Context, digest string, size int64) error {
-	ctx, cancel := context.WithTimeout(ctx, smallTimeout)
-	defer cancel()
-	res, err := s.request(ctx, http.MethodHead, "blobs", digest, 0)
-	if err == nil {
-		res.Body.Close()
-		if res.ContentLength >= 0 && res.ContentLength != size {
-			err = fmt.Errorf("it has %d bytes, the manifest says %d", res.ContentLength, size)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("%w: blob %s of %s: %w", ErrSource, digest, s.Repository(), err)
-	}
-	return nil
-}
 
 // Blob reads a blob of size bytes. The reader continues after broken connections. At the end it
 // returns an error instead of io.EOF if the received bytes have another size or digest. The caller
 // closes it.
 func (s *Source) Blob(ctx context.Context, blob string, size int64) io.ReadCloser {
-	id := digest.Digest(blob)
-	return &checkedReader{from: s.blob(ctx, blob, nil), blob: blob, size: size, sum: id.Algorithm().Hash()}
+	return checked(s.blob(ctx, blob, nil), blob, size)
 }
 
 func (s *Source) blob(ctx context.Context, digest string, onRead func(int)) *blobReader {
@@ -195,6 +145,11 @@ func (s *Source) request(ctx context.Context, method, kind, which string, offset
 
 // Manifest returns a manifest or index by tag or digest.
 func (s *Source) Manifest(ctx context.Context, which string) (registry.Manifest, error) {
+	if s.memory != nil && strings.Contains(which, ":") {
+		if m, ok := s.memory.Manifest(s.Repository(), which); ok {
+			return m, nil
+		}
+	}
 	m, err := s.manifest(ctx, which)
 	if err != nil {
 		return m, fmt.Errorf("fetch the manifest of %s: %w", s.ref, err)
@@ -207,8 +162,7 @@ func (s *Source) manifest(ctx context.Context, which string) (registry.Manifest,
 	if err != nil {
 		return registry.Manifest{}, err
 	}
-	mediaType, _, _ := strings.Cut(header.Get("Content-Type"), ";")
-	m := registry.Manifest{MediaType: strings.TrimSpace(mediaType), Digest: digest.FromBytes(b).String(), Bytes: b}
+	m := registry.Manifest{MediaType: mediaType(header), Digest: digest.FromBytes(b).String(), Bytes: b}
 	if !slices.Contains(oci.ManifestTypes, m.MediaType) {
 		return m, fmt.Errorf("the response has media type %q, which is not that of a manifest", m.MediaType)
 	}
@@ -218,8 +172,23 @@ func (s *Source) manifest(ctx context.Context, which string) (registry.Manifest,
 	return m, nil
 }
 
+// mediaType returns the media type of an answer, without parameters.
+func mediaType(header http.Header) string {
+	text, _, _ := strings.Cut(header.Get("Content-Type"), ";")
+	return strings.TrimSpace(text)
+}
+
 // Config returns the bytes of a config.
 func (s *Source) Config(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	if s.memory != nil {
+		if blob, ok := s.memory.Blob(ctx, s.Repository(), d.Digest.String()); ok {
+			defer blob.Close()
+			b, err := io.ReadAll(io.LimitReader(blob, d.Size))
+			if err == nil && digest.FromBytes(b) == d.Digest {
+				return b, nil
+			}
+		}
+	}
 	b, _, err := s.read(ctx, "blobs", d.Digest.String(), d.Size)
 	if err == nil && digest.FromBytes(b) != d.Digest {
 		err = fmt.Errorf("the response for %s has digest %s", d.Digest, digest.FromBytes(b))
@@ -227,6 +196,7 @@ func (s *Source) Config(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fetch the config of %s: %w", s.ref, err)
 	}
+	s.configs.add(d.Digest.String(), b)
 	return b, nil
 }
 

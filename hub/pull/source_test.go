@@ -13,34 +13,6 @@ import (
 	"lighter/sleep"
 )
 
-// answering answers each request with status 200.
-type answering struct{}
-
-func (answering) RoundTrip(*http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
-}
-
-// Plain HTTP is used without permission only for registries on this machine.
-func TestPlainHTTPHasToBeAllowed(t *testing.T) {
-	for url, want := range map[string]bool{
-		"http://localhost:5000/v2/": true, "http://127.0.0.1/v2/": true, "http://[::1]:1/": true,
-		"https://reg.example/":   true,
-		"http://reg.example/v2/": false, "http://10.0.0.1:5000/": false, "http://192.168.1.1/": false,
-		"http://localhost.example/": false, "http://reg.local/": false,
-	} {
-		for _, allowed := range []bool{false, true} {
-			req, err := http.NewRequest(http.MethodGet, url, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := (&publicTransport{plainHTTP: allowed,
-				next: answering{}}).RoundTrip(req); (err == nil) != (want || allowed) {
-				t.Errorf("%s, plain HTTP allowed: %v: error %v, want none: %v", url, allowed, err, want || allowed)
-			}
-		}
-	}
-}
-
 // ParseSource accepts what skopeo accepts, and returns the name that an image has by default.
 func TestSourcesAreReadAsSkopeoDoes(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("ab", 32)

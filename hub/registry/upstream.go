@@ -107,13 +107,13 @@ func (r *Registry) serveUpstream(w http.ResponseWriter, req *http.Request, repos
 	if body != nil {
 		defer body.Close()
 	}
-	serveBlob(w, req, blob, body, size)
+	ServeBlob(w, req, blob, body, size)
 	return true
 }
 
-// serveBlob answers with a blob of a size, or the range of it that the request wants. It breaks the
+// ServeBlob answers with a blob of a size, or the range of it that the request wants. It breaks the
 // connection if the blob cannot be read to its end. body is nil for a HEAD request.
-func serveBlob(w http.ResponseWriter, req *http.Request, blob string, body Blob, size int64) {
+func ServeBlob(w http.ResponseWriter, req *http.Request, blob string, body Blob, size int64) {
 	header := w.Header()
 	header.Set("Docker-Content-Digest", blob)
 	header.Set("ETag", `"`+blob+`"`)

@@ -2,9 +2,9 @@
 // is pure: it gets all images with their times, and returns what is to become of each, with the
 // reason.
 //
-// Images that no rule is about stay. Images that are not ready stay, too. If the rules would remove
-// more than a set share of a repository's images, no image of the repository is removed until an
-// administrator confirms it.
+// Images that no rule is about stay. Images that are not ready, or that a list wants, stay, too. If
+// the rules would remove more than a set share of a repository's images, no image of the repository
+// is removed until an administrator confirms it.
 package retention
 
 import (
@@ -91,6 +91,7 @@ type Image struct {
 	Pushed     time.Time
 	Used       time.Time // when its tree was last used or published; zero: never
 	Bytes      int64
+	WantedBy   string // the list because of which the rules must not remove it; empty: none
 }
 
 // What becomes of an image.
@@ -176,6 +177,8 @@ func (r Rule) judge(image Image, all []Image, now time.Time) (then, why string) 
 	switch {
 	case !image.Ready:
 		return Stays, "it is not ready"
+	case image.WantedBy != "":
+		return Stays, "it is wanted by " + image.WantedBy
 	case image.Tag == "" && r.UntaggedDays == 0:
 		return Stays, "images without a tag stay"
 	case image.Tag == "":

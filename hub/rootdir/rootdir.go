@@ -84,18 +84,17 @@ func Domains(root string) ([]string, error) {
 	return domains, err
 }
 
-// WriteKey replaces the file of the signing keys durably. The file's owner is that of its
-// directory, even if root writes it: the hub has to read it.
+// WriteKey replaces the file of the signing keys durably. If root writes it, its owner is that of
+// its directory, because the hub has to read it. Another user may not give files away, and may have
+// got the directory through a group, as a pod gets its volume.
 func WriteKey(path string, text []byte) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "hub.key-") // 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(file.Name()) // fails after the rename
-	info, err := os.Stat(filepath.Dir(path))
-	if err == nil {
-		owner := info.Sys().(*syscall.Stat_t)
-		err = file.Chown(int(owner.Uid), int(owner.Gid))
+	if os.Geteuid() == 0 {
+		err = chownLike(file, filepath.Dir(path))
 	}
 	if err == nil {
 		_, err = file.Write(text)
@@ -104,4 +103,14 @@ func WriteKey(path string, text []byte) error {
 		return err
 	}
 	return durable.Publish(file.Name(), path)
+}
+
+// chownLike gives a file the owner of a directory.
+func chownLike(file *os.File, dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	return file.Chown(int(owner.Uid), int(owner.Gid))
 }

@@ -2,8 +2,12 @@ package rootdir
 
 import (
 	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // The domains of a directory are the default one, and those with a catalog.
@@ -55,5 +59,32 @@ func TestWriteKey(t *testing.T) {
 		if text, err := os.ReadFile(path); err != nil || string(text) != key {
 			t.Errorf("the file has %q, %v, want %q", text, err, key)
 		}
+	}
+}
+
+// A user who may write to a directory through its group, as a pod to its volume, can write the
+// keys there.
+func TestWriteKeyInAnothersDirectory(t *testing.T) {
+	dir := t.TempDir()
+	const user = 65532
+	as := func(write func()) { write() }
+	if os.Geteuid() == 0 {
+		as = func(write func()) {
+			runtime.LockOSThread() // for good: the thread ends with its goroutine
+			if _, _, err := unix.RawSyscall(unix.SYS_SETRESUID, user, user, user); err != 0 {
+				t.Error(err)
+			}
+			write()
+		}
+		for path, mode := range map[string]os.FileMode{dir: 0o777, filepath.Dir(dir): 0o755} {
+			if err := os.Chmod(path, mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	written := make(chan error)
+	go as(func() { written <- WriteKey(Key(dir), []byte("key")) })
+	if err := <-written; err != nil {
+		t.Fatal(err)
 	}
 }

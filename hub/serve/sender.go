@@ -9,6 +9,21 @@ import (
 	"lighter/hub/startup"
 )
 
+// senderOf names the sender of a request. If a proxy that is not in Proxies has sent it, that is
+// logged once, because all nodes behind the proxy share the limits of one sender.
+func (s *Server) senderOf(req *http.Request) string {
+	if req.Header.Get("X-Forwarded-For") != "" {
+		through := clientOf(req, nil)
+		if !slices.ContainsFunc(s.Proxies, func(p netip.Prefix) bool { return p.Contains(through) }) {
+			s.unnamed.Do(func() {
+				s.Log.Warn("nodes report through a proxy that is not in the setting proxies, "+
+					"so they share the limits of one sender", "address", through)
+			})
+		}
+	}
+	return senderOf(req, s.Proxies)
+}
+
 // senderOf names the sender of a request, for the limits of packages startup and holders. Requests
 // from this machine have no sender (""). The exception is a local proxy that is not trusted and
 // forwards for a client: all its clients count as one sender.

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"sync"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -30,6 +31,7 @@ import (
 // Images answers the requests of nodes about images for which the catalog alone is not enough.
 type Images interface {
 	Manifest(ctx context.Context, digest string) (*wire.Manifest, error)
+	Soon(ctx context.Context, digest string) (*wire.Soon, error)
 	Tree(ctx context.Context, chain string) (*index.Statement, error)
 }
 
@@ -58,6 +60,8 @@ type Server struct {
 	Keys    []ed25519.PublicKey
 	Proxies []netip.Prefix // their X-Forwarded-For is believed
 	Log     *slog.Logger
+
+	unnamed sync.Once // logs that a proxy is not in Proxies
 }
 
 // Register adds the server's routes to a router.
@@ -65,6 +69,7 @@ func (s *Server) Register(mux *answer.Mux) {
 	mux.Handle("GET", "/key", s.getKeys)
 	mux.HandleJSON("GET", "/chains/{chain}", aMoment, s.getChain)
 	mux.HandleJSON("GET", "/manifests/{id}", aMoment, s.getManifest)
+	mux.HandleJSON("GET", "/soon/{id}", uncached, s.getSoon)
 	mux.HandleJSON("GET", "/trees/{chain}", uncached, s.getTree)
 	mux.Handle("GET", "/indexes/{tree}", s.getIndex)
 	mux.Handle("GET", "/locations/{tree}", s.getLocations)
@@ -101,6 +106,10 @@ func (s *Server) getChain(_ http.ResponseWriter, req *http.Request) (any, error)
 
 func (s *Server) getManifest(_ http.ResponseWriter, req *http.Request) (any, error) {
 	return s.Images.Manifest(req.Context(), req.PathValue("id"))
+}
+
+func (s *Server) getSoon(_ http.ResponseWriter, req *http.Request) (any, error) {
+	return s.Images.Soon(req.Context(), req.PathValue("id"))
 }
 
 func (s *Server) getTree(_ http.ResponseWriter, req *http.Request) (any, error) {
@@ -193,7 +202,7 @@ func (s *Server) postTrace(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	defer release()
-	if err := s.Traces.Take(req.Context(), tree, senderOf(req, s.Proxies), body); err != nil {
+	if err := s.Traces.Take(req.Context(), tree, s.senderOf(req), body); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -210,7 +219,7 @@ func (s *Server) postHeld(w http.ResponseWriter, req *http.Request) error {
 	if err := json.Unmarshal(body, &held); err != nil {
 		return answer.Invalid(fmt.Errorf("parse the report of held trees: %w", err))
 	}
-	unknown, err := s.Holders.Report(req.Context(), held, senderOf(req, s.Proxies))
+	unknown, err := s.Holders.Report(req.Context(), held, s.senderOf(req))
 	if err != nil {
 		return err
 	}

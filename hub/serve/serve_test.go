@@ -41,6 +41,7 @@ type images struct{}
 func (images) Manifest(context.Context, string) (*wire.Manifest, error) {
 	return nil, catalog.ErrNotFound
 }
+func (images) Soon(context.Context, string) (*wire.Soon, error) { return nil, catalog.ErrNotFound }
 func (images) Tree(context.Context, string) (*index.Statement, error) {
 	return nil, catalog.ErrNotFound
 }
@@ -48,6 +49,12 @@ func (images) Tree(context.Context, string) (*index.Statement, error) {
 // server returns a server over a catalog with the image "one" of the layers a and b, and locations
 // of its tree.
 func server(t *testing.T, proxies ...string) (http.Handler, *traces) {
+	t.Helper()
+	return loggingServer(t, slog.New(slog.DiscardHandler), proxies...)
+}
+
+// loggingServer is server with a log.
+func loggingServer(t *testing.T, log *slog.Logger, proxies ...string) (http.Handler, *traces) {
 	t.Helper()
 	dir := t.TempDir()
 	c := catalogtest.Open(t, filepath.Join(dir, "catalog.db"))
@@ -70,7 +77,7 @@ func server(t *testing.T, proxies ...string) (http.Handler, *traces) {
 	}
 	server := serve.Server{Catalog: c, Objects: o, Images: images{}, Traces: new(traces),
 		Holders: holders.New(c.Holders, time.Hour, slog.New(slog.DiscardHandler)), Bodies: answer.NewBodies(),
-		Log: slog.New(slog.DiscardHandler)}
+		Log: log}
 	for _, p := range proxies {
 		server.Proxies = append(server.Proxies, netip.MustParsePrefix(p))
 	}
@@ -194,6 +201,25 @@ func many(n int) string {
 		fmt.Fprintf(&b, `"%064x",`, i)
 	}
 	return strings.TrimSuffix(b.String(), ",") + "]}"
+}
+
+// A proxy that is not among the trusted ones is logged once.
+func TestUnnamedProxyIsLogged(t *testing.T) {
+	var log strings.Builder
+	h, _ := loggingServer(t, slog.New(slog.NewTextHandler(&log, nil)), "10.0.0.0/24")
+	for from, lines := range map[string]int{"10.0.0.1": 0, "192.0.2.1": 1} {
+		log.Reset()
+		for range 2 {
+			body := trace.Trace{}.Encode()
+			do(h, "POST", "/traces/"+catalogtest.TreeOf("a/b").String(), body, func(req *http.Request) {
+				req.RemoteAddr = from + ":1234"
+				req.Header.Set("X-Forwarded-For", "198.51.100.7")
+			})
+		}
+		if got := strings.Count(log.String(), "address="+from); got != lines {
+			t.Errorf("from %s: the log names it %d times, want %d: %s", from, got, lines, log.String())
+		}
+	}
 }
 
 // The sender of a trace is the client, seen through trusted proxies only.

@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
-	"lighter/hub/catalog"
+	"lighter/hub/pull"
 	"lighter/hub/registry"
+	"lighter/hub/rootdir"
 )
 
 const (
@@ -20,15 +19,15 @@ const (
 	fetchBuffer = 256 << 10
 	// A fetch asks Config.Room again after each roomBytes.
 	roomBytes = 16 << 20
-	// keepTime is how long a layer stays on the disk after its last reader has gone.
-	keepTime = time.Minute
 )
 
 // fetch is a layer that is being fetched, or was fetched. When its last reader leaves, an
 // incomplete fetch ends.
 type fetch struct {
 	reader *Reader
+	of     *class
 	from   place
+	open   opener
 	size   int64
 	file   *os.File // has no name
 
@@ -44,62 +43,74 @@ type fetch struct {
 	changed chan struct{} // closed and replaced at each change
 }
 
+var errSlow = errors.New("the first bytes do not arrive")
+
+// opener opens the repository that a layer is read from.
+type opener func(ctx context.Context) (*pull.Source, error)
+
 // join returns a reader of a layer when its first bytes have arrived. It begins to fetch the layer,
 // unless the layer was or is being fetched for another reader.
-func (r *Reader) join(ctx context.Context, u catalog.Upstream) (registry.Blob, error) {
-	f, err := r.begin(u)
+func (r *Reader) join(ctx context.Context, at place, size int64, of *class, open opener) (registry.Blob, error) {
+	f, err := r.begin(at, size, of, open)
 	if err != nil {
 		return nil, err
 	}
 	b := &blob{fetch: f, ctx: ctx}
-	if _, err := f.wait(ctx, 0, f.size); err != nil {
+	first, cancel := ctx, context.CancelFunc(func() {})
+	if of.patience > 0 {
+		first, cancel = context.WithTimeoutCause(ctx, of.patience, errSlow)
+	}
+	defer cancel()
+	if _, err := f.wait(first, 0, f.size); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	return b, nil
 }
 
 // begin returns the fetch of a layer, and counts one more reader of it.
-func (r *Reader) begin(u catalog.Upstream) (*fetch, error) {
+func (r *Reader) begin(at place, size int64, of *class, open opener) (*fetch, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.life.Err() != nil {
 		return nil, r.life.Err()
 	}
-	at := place{u.Repository, u.Digest}
-	if f := r.fetches[at]; f != nil {
-		f.readers++
-		if f.expiry != nil {
-			f.expiry.Stop()
-			r.kept = slices.DeleteFunc(r.kept, func(k *fetch) bool { return k == f })
-		}
+	if f := r.share(at); f != nil {
 		return f, nil
 	}
-	file, err := os.CreateTemp(r.config.Dir, "upstream-*")
-	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted the scratch space
-		if err = os.MkdirAll(r.config.Dir, 0o700); err == nil {
-			file, err = os.CreateTemp(r.config.Dir, "upstream-*")
-		}
-	}
+	file, err := rootdir.OpenScratch(r.config.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("fetch a layer: %w", err)
 	}
-	if err := os.Remove(file.Name()); err != nil {
-		return nil, errors.Join(fmt.Errorf("fetch a layer: %w", err), file.Close())
-	}
 	ctx, cancel := context.WithCancel(r.life)
-	f := &fetch{reader: r, from: at, size: u.Size, file: file, cancel: cancel, readers: 1, changed: make(chan struct{})}
+	f := &fetch{reader: r, of: of, from: at, open: open, size: size, file: file, cancel: cancel, readers: 1,
+		changed: make(chan struct{})}
 	r.fetches[at] = f
-	r.tasks.Go(func() { r.run(ctx, f, u) })
+	r.tasks.Go(func() { r.run(ctx, f) })
 	return f, nil
 }
 
+// share returns the fetch of a layer that was or is being fetched, and counts one more reader of
+// it. It returns nil if there is none. Bounds.mu is locked.
+func (r *Reader) share(at place) *fetch {
+	f := r.fetches[at]
+	if f == nil {
+		return nil
+	}
+	f.readers++
+	if f.expiry != nil {
+		f.expiry.Stop()
+		f.of.take(f)
+	}
+	return f
+}
+
 // run fetches a layer.
-func (r *Reader) run(ctx context.Context, f *fetch, u catalog.Upstream) {
+func (r *Reader) run(ctx context.Context, f *fetch) {
 	defer f.cancel()
-	err := r.slots.Acquire(ctx, 1)
+	err := f.of.slots.Acquire(ctx, 1)
 	if err == nil {
-		err = r.copy(ctx, f, u)
-		r.slots.Release(1)
+		err = r.copy(ctx, f)
+		f.of.slots.Release(1)
 	}
 	f.update(func() { f.whole, f.err = err == nil, err })
 	r.mu.Lock()
@@ -115,24 +126,30 @@ func (r *Reader) run(ctx context.Context, f *fetch, u catalog.Upstream) {
 // errNoRoom marks errors of Config.Room. In explained, its text follows one about the layer.
 var errNoRoom = errors.New("the hub has no room for it")
 
-// room calls Config.Room. Its error wraps errNoRoom.
+// room calls Config.Room. If there is no room, it deletes layers that are only kept. Its error
+// wraps errNoRoom.
 func (r *Reader) room() error {
-	if err := r.config.Room(); err != nil {
-		return fmt.Errorf("%w: %w", errNoRoom, err)
+	for {
+		err := r.config.Room()
+		if err == nil {
+			return nil
+		}
+		if !r.evict() {
+			return fmt.Errorf("%w: %w", errNoRoom, err)
+		}
 	}
-	return nil
 }
 
 // copy reads a layer to its end, and checks it.
-func (r *Reader) copy(ctx context.Context, f *fetch, u catalog.Upstream) error {
+func (r *Reader) copy(ctx context.Context, f *fetch) error {
 	if err := r.room(); err != nil {
 		return err
 	}
-	source, err := r.Source(ctx, u.Repository, u.PlainHTTP)
+	source, err := f.open(ctx)
 	if err != nil {
 		return err
 	}
-	from := source.Blob(ctx, u.Digest, u.Size)
+	from := source.Blob(ctx, f.from.digest, f.size)
 	defer from.Close()
 	b := make([]byte, fetchBuffer)
 	for at, checked := int64(0), int64(0); ; {
@@ -143,10 +160,10 @@ func (r *Reader) copy(ctx context.Context, f *fetch, u catalog.Upstream) error {
 			}
 		}
 		n, err := from.Read(b)
-		if _, writeErr := f.file.WriteAt(b[:min(int64(n), u.Size-at)], at); writeErr != nil {
+		if _, writeErr := f.file.WriteAt(b[:min(int64(n), f.size-at)], at); writeErr != nil {
 			return fmt.Errorf("fetch a layer: %w", writeErr)
 		}
-		at = min(at+int64(n), u.Size)
+		at = min(at+int64(n), f.size)
 		f.update(func() { f.arrived = at })
 		if err == io.EOF {
 			return nil
@@ -185,12 +202,12 @@ func (f *fetch) wait(ctx context.Context, from, end int64) (int64, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return 0, context.Cause(ctx)
 		}
 	}
 }
 
-// leave counts one reader less. A whole layer without readers is kept for keepTime, an incomplete
+// leave counts one reader less. A whole layer without readers is kept for a while, an incomplete
 // one is not.
 func (f *fetch) leave() {
 	r := f.reader
@@ -211,18 +228,14 @@ func (f *fetch) leave() {
 	case r.life.Err() != nil:
 		f.forget()
 	default:
-		f.expiry = time.AfterFunc(keepTime, func() {
+		f.expiry = time.AfterFunc(f.of.keep, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if i := slices.Index(r.kept, f); i >= 0 {
-				r.kept = slices.Delete(r.kept, i, i+1)
+			if f.of.take(f) {
 				f.forget()
 			}
 		})
-		if r.kept = append(r.kept, f); len(r.kept) > maxKept {
-			r.kept[0].forget()
-			r.kept = slices.Delete(r.kept, 0, 1)
-		}
+		f.of.put(f)
 	}
 }
 

@@ -4,7 +4,7 @@
 // A repository may serve a layer only from the registries that the layer's own image was added
 // from. Other registries that have the digest for other repositories are not read: a manifest that
 // names a digest does not prove that its author may read the bytes. The hub reads with its own
-// logins (Config.LoginFile). It does not keep the logins with which users have added images.
+// logins (package registries). It does not keep the logins with which users have added images.
 //
 // A layer is fetched once for all concurrent readers, into a file without a name in the hub's
 // scratch directory. Readers get bytes as they arrive. They get the last byte only after the digest
@@ -12,62 +12,41 @@
 // range fetches the whole layer, too. The layer is kept for a minute after its last reader has
 // gone, because requests for other ranges may follow.
 //
+// Package pullthrough reads blobs of other registries in the same way (Pass), with a login of its
+// caller's choice. These blobs are kept longer: their image may be ingested soon, which reads them
+// once more (Passed).
+//
 // The file needs as much disk space as the layer. So a layer is fetched only while there is room
 // (Config.Room). Otherwise any reader could fill the disk by requesting layers.
 package upstream
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"slices"
-	"strings"
 	"sync"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
-	"golang.org/x/sync/semaphore"
 
 	"lighter/hub/catalog"
 	"lighter/hub/pull"
+	"lighter/hub/registries"
 	"lighter/hub/registry"
-	"lighter/wire"
-)
-
-const (
-	// atOnce bounds the layers that are fetched at a time, for all domains. Further fetches wait.
-	atOnce = 8
-	// maxKept bounds the layers that are kept without a reader, of all domains.
-	maxKept = 16
 )
 
 // Config says what a Reader reads.
 type Config struct {
-	Catalog   *catalog.Catalog
-	Sources   []string // registries, HOST or HOST:PORT, that need no public address
-	LoginFile string   // logins as in Docker's config.json; empty: none
-	Dir       string   // of fetched layers
+	Catalog    *catalog.Catalog
+	Registries *registries.Registries // from which layers are read
+	Dir        string                 // of fetched layers
 	// Room returns an error if the disk has no room for fetched layers.
 	Room   func() error
 	Bounds *Bounds
 	Log    *slog.Logger
 }
-
-// Bounds bounds the layers that a process fetches at a time and keeps, for all its domains.
-type Bounds struct {
-	slots *semaphore.Weighted
-
-	mu   sync.Mutex // guards the following, and the fetches of all readers
-	kept []*fetch   // whole layers without readers, the oldest first
-}
-
-// NewBounds returns the bounds of a process.
-func NewBounds() *Bounds { return &Bounds{slots: semaphore.NewWeighted(atOnce)} }
 
 // Reader reads layers that the hub's registry does not store. It implements registry.Upstream, and
 // is safe for concurrent use.
@@ -99,12 +78,8 @@ func (r *Reader) Close() error {
 	r.tasks.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kept = slices.DeleteFunc(r.kept, func(f *fetch) bool {
-		if f.reader == r {
-			f.forget()
-		}
-		return f.reader == r
-	})
+	r.layers.drop(r)
+	r.passed.drop(r)
 	return nil
 }
 
@@ -145,7 +120,8 @@ func (r *Reader) Stat(ctx context.Context, repository, digest string) (size int6
 // Open implements registry.Upstream.
 func (r *Reader) Open(ctx context.Context, repository, digest string) (blob registry.Blob, err error) {
 	err = r.first(ctx, repository, digest, func(u catalog.Upstream) error {
-		blob, err = r.join(ctx, u)
+		open := func(ctx context.Context) (*pull.Source, error) { return r.Source(ctx, u.Repository, u.PlainHTTP) }
+		blob, err = r.join(ctx, place{u.Repository, u.Digest}, u.Size, &r.layers, open)
 		return err
 	})
 	return blob, err
@@ -183,7 +159,7 @@ func explain(u catalog.Upstream, err error) error {
 		kind = registry.ErrNotFound
 	case errors.As(err, &failed) &&
 		(failed.StatusCode == http.StatusUnauthorized || failed.StatusCode == http.StatusForbidden):
-		kind, advice = registry.ErrDenied, "give the hub a login in upstream_logins, or push the image to the hub"
+		kind, advice = registry.ErrDenied, "give the hub a login in a table [[registry]], or push the image to the hub"
 	}
 	if errors.Is(err, errNoRoom) {
 		advice = "try again later"
@@ -209,7 +185,10 @@ func (e *explained) Error() string { return e.text(e.err.Error()) }
 func (e *explained) Public() string {
 	var failed *transport.Error
 	var network net.Error // *url.Error is one
+	var rest *registries.RestError
 	switch {
+	case errors.As(e.err, &rest):
+		return e.text(rest.Error())
 	case errors.As(e.err, &failed):
 		return e.text(fmt.Sprintf("it answers %d %s", failed.StatusCode, http.StatusText(failed.StatusCode)))
 	case errors.As(e.err, &network):
@@ -227,39 +206,5 @@ func (e *explained) text(because string) string {
 
 // Source opens a repository of another registry with the hub's own login for it, if there is one.
 func (r *Reader) Source(ctx context.Context, repository string, plainHTTP bool) (*pull.Source, error) {
-	ref, err := pull.ParseRepository(repository)
-	if err != nil {
-		return nil, err
-	}
-	login, err := r.login(ref.Context().RegistryStr())
-	if err != nil {
-		return nil, err
-	}
-	return pull.OpenSource(ctx, r.config.Sources, ref, wire.Add{PlainHTTP: plainHTTP, Username: login.Username,
-		Password: login.Password, Token: login.IdentityToken, RegistryToken: login.RegistryToken})
-}
-
-// login returns the hub's login for a registry. It reads the file each time: it may have changed.
-func (r *Reader) login(host string) (login authn.AuthConfig, err error) {
-	if r.config.LoginFile == "" {
-		return login, nil
-	}
-	b, err := os.ReadFile(r.config.LoginFile)
-	if err != nil {
-		return login, fmt.Errorf("read the hub's logins (upstream_logins): %w", err)
-	}
-	var file struct {
-		Auths map[string]authn.AuthConfig `json:"auths"`
-	}
-	if err := json.Unmarshal(b, &file); err != nil {
-		return login, fmt.Errorf("parse the hub's logins (upstream_logins) in %s: %w", r.config.LoginFile, err)
-	}
-	for name, one := range file.Auths {
-		name = strings.TrimPrefix(strings.TrimPrefix(name, "https://"), "http://")
-		name, _, _ = strings.Cut(name, "/") // Docker Hub is https://index.docker.io/v1/
-		if name == host || name == "docker.io" && host == "index.docker.io" {
-			return one, nil
-		}
-	}
-	return login, nil
+	return r.config.Registries.OpenRepository(ctx, repository, registries.Access{Own: true, PlainHTTP: plainHTTP})
 }

@@ -183,11 +183,9 @@ func (v *Verifier) verify(
 	return nil
 }
 
-// isAway reports whether an error says that a store of the hub is away, and the store does not
-// answer now either, or did not when it was asked before. If it answers, the error is about the
-// image.
+// isAway is away.IsStill for the stores that the verifier reads.
 func (v *Verifier) isAway(ctx context.Context, err error) bool {
-	return away.IsConfirmed(err) || catalog.IsAway(err) || v.objects.IsAway(ctx, err) || v.registry.IsAway(ctx, err)
+	return away.IsStill(ctx, err, catalog.ErrAway, v.objects, v.registry)
 }
 
 // note adds err as a problem of the image. If err says nothing about the image, note returns it

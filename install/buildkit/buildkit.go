@@ -11,6 +11,7 @@
 package buildkit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,7 +68,7 @@ func (f found) uses() bool { return slices.Contains(f.snapshotters, containerd.B
 func (t *Target) find(ctx context.Context) (found, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	f := found{config: defaultConfig}
+	f := found{config: cmp.Or(t.Config, defaultConfig)}
 	pid, err := proc.Listener(ctx, t.Socket)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
@@ -86,10 +87,7 @@ func (t *Target) find(ctx context.Context) (found, error) {
 		}
 	}
 	if file, ok := doctor.Flag(f.args, "config"); ok {
-		f.config = file
-	}
-	if t.Config != "" {
-		f.config = t.Config
+		f.config = cmp.Or(t.Config, file)
 	}
 	return f, nil
 }
@@ -172,7 +170,7 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 // Uninstall plans the configuration of buildkitd without the lines of Install.
 func (t *Target) Uninstall(ctx context.Context) (*install.Plan, error) {
 	f, err := t.find(ctx)
-	if err != nil {
+	if err != nil && !errors.Is(err, exec.ErrNotFound) { // it was removed before, and its configuration may stay
 		return nil, err
 	}
 	c, err := tomlfile.Read(f.config, marker)
@@ -209,7 +207,7 @@ func (t *Target) plan(f found, changes []install.Change) *install.Plan {
 	p := &install.Plan{Target: "buildkit", Changes: changes,
 		Found: []string{"buildkitd (" + state + ")", "its configuration: " + f.config}}
 	if f.running {
-		p.Restart.What, p.Restart.Units = "buildkitd", []string{t.Machine.UnitOf(f.pid, defaultUnit)}
+		p.Restart = t.Machine.RestartOf("buildkitd", f.pid, defaultUnit)
 	}
 	if t.Machine.RunsSystemd() {
 		p.After = []install.Step{t.Machine.Systemctl("daemon-reload")}

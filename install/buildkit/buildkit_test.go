@@ -82,6 +82,12 @@ func TestInstallIsUndone(t *testing.T) {
 		if plan, err = target.Install(t.Context()); err != nil || len(plan.Changes) > 0 {
 			t.Errorf("%q: a second installation: %v, %v; want no change", text, plan, err)
 		}
+		if strings.Contains(text, "enabled") { // undone also after buildkitd was removed
+			t.Setenv("PATH", t.TempDir())
+			if _, err := target.Install(t.Context()); err == nil {
+				t.Error("an installation without buildkitd: got no error")
+			}
+		}
 		plan, err = target.Uninstall(t.Context())
 		if got := target.apply(t, plan, err); got != text {
 			t.Errorf("%q: after install and uninstall: %q", text, got)

@@ -26,6 +26,7 @@ import (
 
 	"lighter/install"
 	"lighter/install/marks"
+	"lighter/install/pullthrough"
 	"lighter/install/tomlfile"
 	"lighter/install/tomltext"
 	"lighter/node"
@@ -35,13 +36,15 @@ import (
 // Target is the containerd of this machine.
 type Target struct {
 	Machine install.Machine
-	Config  string      // its configuration; empty: the file that the running containerd has read
-	Node    node.Config // of the node; it may name no socket of containerd
-	CRI     bool        // the kubelet's pulls use the node, too
-	Differ  bool        // containerd asks the node for the layers of commits first
-	Owner   Owner       // the program that writes containerd's configuration, if one does
-	Force   bool        // uninstall although containers use the node
-	Again   bool        // it was installed before: what others have changed does not need a restart
+	Config  string          // its configuration; empty: the file that the running containerd has read
+	Node    node.Config     // of the node; it may name no socket of containerd
+	CRI     bool            // the kubelet's pulls use the node, too
+	Differ  bool            // containerd asks the node for the layers of commits first
+	Owner   Owner           // the program that writes containerd's configuration, if one does
+	Force   bool            // uninstall although containers use the node
+	Hub     pullthrough.Hub // which is asked before registries
+	Hosts   string          // the directory with the files hosts.toml; empty: they are not changed
+	Again   bool            // it was installed before: what others have changed does not need a restart
 }
 
 // socket returns the socket on which containerd listens. A node without one makes no layers of
@@ -137,8 +140,16 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 	if err != nil {
 		return nil, install.ByHand(err, lines)
 	}
-	p := t.plan(f, l, changes)
+	through, err := t.pullThrough(t.Hub)
+	if err != nil {
+		return nil, err
+	}
+	p := t.plan(f, l, append(changes, through...))
 	p.Notes = w.notes()
+	if t.Hub.URL != "" {
+		p.Notes = append(p.Notes, "pulls by CRI (the kubelet) ask the hub if config_path of containerd's CRI plugin "+
+			"names "+t.Hosts+"; ctr does with --hosts-dir "+t.Hosts)
+	}
 	if f.Program == "" && len(changes) > 0 {
 		p.Notes = append(p.Notes, "containerd is a part of another program, and has not checked the new configuration")
 	}
@@ -180,7 +191,11 @@ func (t *Target) Uninstall(ctx context.Context) (*install.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := t.plan(f, l, l.uninstall())
+	through, err := t.pullThrough(pullthrough.Hub{})
+	if err != nil {
+		return nil, err
+	}
+	p := t.plan(f, l, append(l.uninstall(), through...))
 	if l.proxy() {
 		p.Notes = append(p.Notes, l.main.Path+" has a proxy plugin "+snapshotter+
 			" that lighter install did not write: it stays")
@@ -195,11 +210,19 @@ func (t *Target) Uninstall(ctx context.Context) (*install.Plan, error) {
 	return p, nil
 }
 
+// pullThrough returns the changes to the files hosts.toml.
+func (t *Target) pullThrough(hub pullthrough.Hub) ([]install.Change, error) {
+	if t.Hosts == "" {
+		return nil, nil
+	}
+	return hub.Containerd(t.Machine.Path(t.Hosts))
+}
+
 // plan returns what both plans have in common.
 func (t *Target) plan(f found, l *layout, changes []install.Change) *install.Plan {
 	p := &install.Plan{Target: "containerd", Found: f.facts(l.main.Path), Changes: changes}
 	if f.Running {
-		p.Restart.What, p.Restart.Units = "containerd", []string{t.Machine.UnitOf(f.PID, defaultUnit)}
+		p.Restart = t.Machine.RestartOf("containerd", f.PID, defaultUnit)
 	}
 	return p
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"lighter/install"
@@ -64,9 +65,33 @@ var settings = []setting{
 	{[]string{"storage-driver"}, json.RawMessage(`"` + driver + `"`), []string{"storage-driver", "s"}, driver},
 }
 
-// wanted returns the settings that the arguments of dockerd lack, and an error if an argument is in
-// the way: dockerd refuses to start with a setting that is also in the file.
-func wanted(args []string) (lacking []setting, err error) {
+// withMirror returns the settings for a hub that Docker asks before Docker Hub, and before the
+// mirrors that a configuration has already.
+func (c config) withMirror(hub string) ([]setting, error) {
+	if hub == "" {
+		return settings, nil
+	}
+	all := []string{hub}
+	if len(bytes.TrimSpace(c.undone)) > 0 {
+		var before []string
+		raw, err := jsontext.Lookup(c.undone, mirrorsKey)
+		if err == nil && raw != nil {
+			err = json.Unmarshal(raw, &before)
+		}
+		if err != nil {
+			return nil, c.refuse(mirrorsKey + ": " + err.Error())
+		}
+		all = append(all, slices.DeleteFunc(before, func(m string) bool { return strings.TrimRight(m, "/") == hub })...)
+	}
+	value, err := json.Marshal(all)
+	return append(slices.Clone(settings), setting{[]string{mirrorsKey}, value, []string{"registry-mirror"}, hub}), err
+}
+
+const mirrorsKey = "registry-mirrors"
+
+// lackingIn returns the settings that the arguments of dockerd lack, and an error if an argument is
+// in the way: dockerd refuses to start with a setting that is also in the file.
+func lackingIn(args []string, settings []setting) (lacking []setting, err error) {
 	for _, s := range settings {
 		value, given := doctor.Flag(args, s.flags...)
 		switch {
@@ -198,7 +223,7 @@ func (c config) install(lacking []setting, err error) ([]install.Change, error) 
 	if err != nil {
 		return nil, err
 	}
-	if has, err := hasAll(c.file.Bytes, lacking); has || err != nil {
+	if has, err := hasAll(c.file.Bytes, lacking); has && c.wrote(lacking) || err != nil {
 		return nil, err
 	}
 	r := record{Comment: comment, Steps: []step{}}
@@ -234,6 +259,14 @@ func (c config) install(lacking []setting, err error) ([]install.Change, error) 
 	// The record first: without it, nothing could be undone.
 	changes := append(c.record.To(append(recorded, '\n')), c.file.To(text)...)
 	return withDirectory(changes, directory), nil
+}
+
+// wrote reports whether a previous run has set no other keys than these.
+func (c config) wrote(settings []setting) bool {
+	return !slices.ContainsFunc(c.was.Steps, func(of step) bool {
+		return len(of.Key) > 0 &&
+			!slices.ContainsFunc(settings, func(s setting) bool { return slices.Equal(s.key, of.Key) })
+	})
 }
 
 // hasAll reports whether a text has all settings.

@@ -1,7 +1,8 @@
 // Package docker makes Docker on this machine use a node, and undoes it.
 //
 // It sets two keys of Docker's configuration (daemon.json), which make Docker keep its images in
-// containerd, in the snapshotter lighter. Every other byte of the file stays. JSON has no comments,
+// containerd, in the snapshotter lighter. If the user wishes, it adds a hub to registry-mirrors, so
+// that Docker asks it before Docker Hub. Every other byte of the file stays. JSON has no comments,
 // so a second file beside it records what was set, and what was there before. With this record, the
 // removal restores the file byte for byte, or, if somebody has changed it since, takes out what was
 // set. The record has nothing else of the file, which may contain secrets.
@@ -40,6 +41,7 @@ type Target struct {
 	Config     string   // its configuration; empty: the file that dockerd reads
 	Containerd string   // the socket of the containerd that has the node as a snapshotter
 	Blobs      []string // the namespaces of containerd that have the layers of lazy images (node.Config)
+	Hub        string   // URL of a hub that is asked before Docker Hub; empty: none
 	Force      bool     // change the storage driver although containers run
 }
 
@@ -70,6 +72,7 @@ func (t *Target) find(ctx context.Context) (doctor.Docker, error) {
 	case err != nil:
 		return d, fmt.Errorf("find Docker (--docker SOCKET): %w", err)
 	}
+	d.Config = cmp.Or(t.Config, d.Config)
 	if !d.Running {
 		if d.Program, err = exec.LookPath("dockerd"); err != nil {
 			return d, fmt.Errorf("find Docker: no dockerd runs, and %w", err)
@@ -81,11 +84,8 @@ func (t *Target) find(ctx context.Context) (doctor.Docker, error) {
 		d.ServerVersion = versionPattern.FindString(string(out))
 		d.Args = t.unitArgs(ctx)
 		if file, ok := doctor.Flag(d.Args, "config-file"); ok {
-			d.Config = file
+			d.Config = cmp.Or(t.Config, file)
 		}
-	}
-	if t.Config != "" {
-		d.Config = t.Config
 	}
 	if major := majorOf(d.ServerVersion); major > 0 && major < oldest {
 		return d, fmt.Errorf("find Docker: version %s is too old: it uses snapshotters of containerd since version %d",
@@ -125,6 +125,9 @@ func (t *Target) unitArgs(ctx context.Context) []string {
 
 // facts says what was found.
 func facts(d doctor.Docker) []string {
+	if d.ServerVersion == "" && !d.Running {
+		return []string{"Docker is not installed", "its configuration: " + d.Config}
+	}
 	state := "not running"
 	if d.Running {
 		state = fmt.Sprintf("running, storage driver %s, %d images, %d containers", d.Driver, d.Images, d.Containers)
@@ -148,7 +151,11 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 	if err := t.suitable(ctx, d, c); err != nil {
 		return nil, err
 	}
-	changes, err := c.install(wanted(d.Args))
+	wanted, err := c.withMirror(t.Hub)
+	if err != nil {
+		return nil, err
+	}
+	changes, err := c.install(lackingIn(d.Args, wanted))
 	if err != nil {
 		return nil, err
 	}
@@ -239,6 +246,10 @@ func (t *Target) idle(d doctor.Docker, changes bool) error {
 // notes says what happens to images and containers, and which commands need more.
 func (t *Target) notes(d doctor.Docker) []string {
 	notes := []string{"images become lazy when they are pulled again"}
+	if t.Hub != "" {
+		notes = append(notes, "the hub stands for Docker Hub only under its docker_names: the host of "+t.Hub+
+			" has to be one of them")
+	}
 	namespace, given := doctor.Flag(d.Args, "containerd-namespace")
 	if !given {
 		namespace = "moby"
@@ -263,7 +274,7 @@ func (t *Target) notes(d doctor.Docker) []string {
 // Uninstall plans the configuration of Docker without what Install has set.
 func (t *Target) Uninstall(ctx context.Context) (*install.Plan, error) {
 	d, err := t.find(ctx)
-	if err != nil {
+	if err != nil && !errors.Is(err, exec.ErrNotFound) { // Docker was removed before, and its configuration may stay
 		return nil, err
 	}
 	c, err := read(d.Config)
@@ -297,7 +308,7 @@ func (t *Target) Uninstall(ctx context.Context) (*install.Plan, error) {
 func (t *Target) plan(d doctor.Docker, changes []install.Change) *install.Plan {
 	p := &install.Plan{Target: "docker", Found: facts(d), Changes: changes}
 	if d.Running {
-		p.Restart.What, p.Restart.Units = "Docker", []string{t.Machine.UnitOf(d.PID, unit)}
+		p.Restart = t.Machine.RestartOf("Docker", d.PID, unit)
 	}
 	return p
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"lighter/install"
+	"lighter/install/jsontext"
 	"lighter/node/doctor"
 )
 
@@ -17,11 +18,12 @@ import (
 type fixture struct {
 	t    *testing.T
 	path string
+	hub  string // which is to be asked before Docker Hub
 }
 
 func newFixture(t *testing.T, text string) *fixture {
 	t.Helper()
-	f := &fixture{t, filepath.Join(t.TempDir(), "daemon.json")}
+	f := &fixture{t: t, path: filepath.Join(t.TempDir(), "daemon.json")}
 	if text != "-" {
 		f.write(text)
 	}
@@ -49,7 +51,11 @@ func (f *fixture) install(args ...string) ([]install.Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.install(wanted(args))
+	wanted, err := c.withMirror(f.hub)
+	if err != nil {
+		return nil, err
+	}
+	return c.install(lackingIn(args, wanted))
 }
 
 func (f *fixture) uninstall() ([]install.Change, error) {
@@ -242,6 +248,26 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// What was set is taken out also after Docker was removed.
+func TestUninstallWithoutDocker(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	f := newFixture(t, `{"debug": true}`)
+	f.apply(f.install())
+	target := &Target{Machine: install.Machine{System: t.TempDir()}, Config: f.path,
+		Socket: filepath.Join(t.TempDir(), "none.sock")}
+	if _, err := target.Install(t.Context()); err == nil {
+		t.Error("an installation without Docker: got no error")
+	}
+	plan, err := target.Uninstall(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.apply(plan.Changes, nil); f.text() != `{"debug": true}` {
+		t.Errorf("got %s", f.text())
+	}
+	f.alone()
+}
+
 // A Docker that cannot use the node is refused before anything changes.
 func TestUnsuitable(t *testing.T) {
 	f := newFixture(t, `{"userns-remap": "default"}`)
@@ -316,5 +342,51 @@ func TestNotes(t *testing.T) {
 	old.Args = []string{"--containerd-namespace=other"}
 	if got := (&Target{Blobs: []string{"moby"}}).notes(old); len(got) != 2 || !strings.Contains(got[1], `["other"]`) {
 		t.Errorf("a Docker in a namespace of its own: got %q, want that namespace", got)
+	}
+}
+
+// The hub comes before the mirrors of the user. A run without the hub takes it out again, and the
+// removal restores the file byte for byte.
+func TestMirror(t *testing.T) {
+	const hub = "https://docker-mirror.example.org"
+	for text, want := range map[string]string{
+		"-":  `["https://docker-mirror.example.org"]`,
+		"{}": `["https://docker-mirror.example.org"]`,
+		"{\n  \"debug\": true,\n  \"registry-mirrors\": [ \"https://cache.example.org\" ]\n}\n": `["` + hub +
+			`","https://cache.example.org"]`,
+		`{"registry-mirrors": ["https://cache.example.org", "https://docker-mirror.example.org/"]}`: `["` + hub +
+			`","https://cache.example.org"]`,
+	} {
+		f := newFixture(t, text)
+		f.hub = hub
+		f.apply(f.install())
+		got, err := jsontext.Lookup([]byte(f.text()), "registry-mirrors")
+		if err != nil || string(got) != want {
+			t.Errorf("%s: got the mirrors %s, %v; want %s", text, got, err, want)
+		}
+		if n := f.apply(f.install()); n != 0 {
+			t.Errorf("%s: a second installation makes %d changes, want none", text, n)
+		}
+		f.hub = ""
+		f.apply(f.install())
+		if text == "{}" && strings.Contains(f.text(), "mirror") {
+			t.Errorf("%s: without the hub: got %s", text, f.text())
+		}
+		f.hub = hub
+		f.apply(f.install())
+		if f.apply(f.uninstall()); f.text() != text {
+			t.Errorf("after the removal: got %q, want %q", f.text(), text)
+		}
+		f.alone()
+	}
+	f := newFixture(t, "{}")
+	f.hub = hub
+	if _, err := f.install("--registry-mirror=https://cache.example.org"); err == nil ||
+		!strings.Contains(err.Error(), "--registry-mirror") {
+		t.Errorf("a flag of dockerd is in the way: %v", err)
+	}
+	f.write(`{"registry-mirrors": "https://cache.example.org"}`)
+	if _, err := f.install(); err == nil {
+		t.Error("mirrors that are no list were accepted")
 	}
 }

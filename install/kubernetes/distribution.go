@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -82,7 +81,7 @@ func plain(m install.Machine, config string) distribution {
 func rancher(m install.Machine, config string) distribution {
 	name := "k3s"
 	for _, hint := range []string{config, m.Path("/etc/rancher/rke2"), m.Path("/var/lib/rancher/rke2/agent")} {
-		if strings.Contains(hint, "rke2") && (hint == config || exists(hint)) {
+		if strings.Contains(hint, "rke2") && (hint == config || !install.Missing(hint)) {
 			name = "rke2"
 		}
 	}
@@ -100,9 +99,4 @@ func k0s(m install.Machine, config string) distribution {
 	}
 	return distribution{Name: "k0s", config: config,
 		owner: containerd.Owner{Name: "k0s", Merged: m.Path("/etc/k0s/containerd.d")}}
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

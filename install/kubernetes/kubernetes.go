@@ -7,6 +7,9 @@
 // read its files yet. If a service does not come back, it gets its previous configuration, and the
 // same installation is not tried again: the machine remembers why.
 //
+// One operation at a time changes the machine. Another one waits for a minute, and its error names
+// the one that it has waited for.
+//
 // Removing is done in two steps, because containerd cannot remove a container without its
 // snapshotter. Withdraw makes the kubelet's pulls use the previous snapshotter; the service stays
 // for the containers that use it. Remove takes everything away, and refuses while there are any.
@@ -86,34 +89,45 @@ func (h *Host) Install(ctx context.Context) (r Result, err error) {
 		return r, errors.New("systemd does not run on this machine (/run/systemd/system does not exist): " +
 			"Lighter cannot be installed by a pod here")
 	}
+	unlock, err := h.lock(ctx, "an installation")
+	if err != nil {
+		return r, err
+	}
+	defer unlock()
+	return r, h.install(ctx, &r)
+}
+
+// install installs Lighter while the machine is locked.
+func (h *Host) install(ctx context.Context, r *Result) error {
 	d, err := h.find(ctx)
 	if err != nil {
-		return r, err
+		return err
 	}
 	r.Distribution = d.Name
-	program, digest, err := h.publish()
+	program, err := h.publish()
 	if err != nil {
-		return r, fmt.Errorf("install the program: %w", err)
+		return fmt.Errorf("install the program: %w", err)
 	}
-	attempt := fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%s %s %t %s", digest, d.version, h.CRI, h.Config)))
+	attempt := fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%s %s %t %s", filepath.Base(program), d.version,
+		h.CRI, h.Config)))
 	if err := h.failedBefore(attempt); err != nil {
-		return r, err
+		return err
 	}
-	if err := h.stopRemoval(ctx, &r); err != nil {
-		return r, err
+	if err := h.stopRemoval(ctx, r); err != nil {
+		return err
 	}
-	err = h.installService(ctx, d, program, &r)
+	err = h.installService(ctx, d, program, r)
 	if err == nil {
-		err = h.installContainerd(ctx, d, &r)
+		err = h.installContainerd(ctx, d, r)
 	}
 	if back := (*install.RolledBack)(nil); errors.As(err, &back) {
-		return r, errors.Join(err, h.remember(attempt, err))
+		return errors.Join(err, h.remember(attempt, err))
 	}
 	if err != nil {
-		return r, err
+		return err
 	}
 	r.Program = program
-	return r, h.settle(program)
+	return h.settle(program)
 }
 
 // installService installs the node's service. It is restarted only if it has not read its files.

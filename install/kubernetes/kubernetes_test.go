@@ -33,6 +33,7 @@ type daemon struct {
 	introspection.UnimplementedIntrospectionServer
 	release string
 	dirs    []string
+	old     string // while this file exists, it runs without the snapshotter
 	users   []*containers.Container
 }
 
@@ -42,6 +43,9 @@ func (d *daemon) Version(context.Context, *emptypb.Empty) (*version.VersionRespo
 
 func (d *daemon) Plugins(context.Context, *introspection.PluginsRequest) (*introspection.PluginsResponse, error) {
 	r := &introspection.PluginsResponse{Plugins: []*introspection.Plugin{{ID: "overlayfs"}}}
+	if d.old != "" && !install.Missing(d.old) {
+		return r, nil
+	}
 	for _, dir := range d.dirs {
 		if err := exec.Command("grep", "-rqF", "[proxy_plugins.lighter]", dir).Run(); err == nil {
 			r.Plugins = append(r.Plugins, &introspection.Plugin{ID: "lighter"})
@@ -207,7 +211,7 @@ func tree(t *testing.T, h *Host) string {
 	t.Helper()
 	var all strings.Builder
 	if err := filepath.WalkDir(h.Machine.System, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.Type()&fs.ModeSocket != 0 {
+		if err != nil || d.Type()&fs.ModeSocket != 0 || strings.HasSuffix(path, lockFile) {
 			return err
 		}
 		text := []byte(nil)
@@ -398,6 +402,21 @@ func TestUpgrade(t *testing.T) {
 			!strings.Contains(string(unit), "ExecStart="+others[0]+" node") {
 			t.Errorf("got %q (%v), programs %v, unit\n%s\nwant %q alone", linked, err, others, unit, text)
 		}
+	}
+}
+
+// A program that runs from where it was published is not read again.
+func TestPublishedProgram(t *testing.T) {
+	h, _ := lay(t, systems["kubeadm 2.4"], "")
+	r, err := h.Install(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Program, h.Again = r.Program, true
+	write(t, h.Program, "THE PROGRAM") // in place: its digest is another one
+	again, err := h.Install(t.Context())
+	if err != nil || again.Program != r.Program || len(again.Done) > 1 {
+		t.Errorf("got %+v, %v; want the program %s, unread", again, err, r.Program)
 	}
 }
 

@@ -46,46 +46,61 @@ func Resident() error {
 }
 
 // publish copies the program to a path that contains its digest. So a service that does not come
-// back with the new program finds its previous one.
-func (h *Host) publish() (path, digest string, err error) {
+// back with the new program finds its previous one. A program that runs from its published path is
+// not read again.
+func (h *Host) publish() (path string, err error) {
 	in, err := os.Open(h.Program)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	defer in.Close()
+	info, err := in.Stat()
+	if err != nil {
+		return "", err
+	}
+	if path, err := h.published(info); path != "" || err != nil {
+		return path, err
+	}
 	hash := sha256.New()
 	if _, err := io.Copy(hash, in); err != nil {
-		return "", "", err
+		return "", err
 	}
-	digest = fmt.Sprintf("%x", hash.Sum(nil))
-	path = fmt.Sprintf("%s-%s", link, digest[:16])
-	name := h.Machine.Path(path)
-	if info, err := os.Stat(name); err == nil {
-		if in, err := in.Stat(); err == nil && in.Size() == info.Size() && info.Mode().Perm() == 0o755 {
-			return name, digest, nil // it is published whole
-		}
+	name := fmt.Sprintf("%s-%x", h.Machine.Path(link), hash.Sum(nil)[:8])
+	if old, err := os.Stat(name); err == nil && old.Size() == info.Size() && old.Mode().Perm() == 0o755 {
+		return name, nil // it is published whole
 	}
 	if err := durable.MkdirAll(filepath.Dir(name)); err != nil {
-		return "", "", err
+		return "", err
 	}
 	for _, dir := range []string{directory, filepath.Dir(link)} { // whatever the umask
 		if err := os.Chmod(h.Machine.Path(dir), 0o755); err != nil {
-			return "", "", err
+			return "", err
 		}
 	}
 	if _, err := in.Seek(0, io.SeekStart); err != nil {
-		return "", "", err
+		return "", err
 	}
 	staged := name + ".new" // one that a crash left is overwritten
 	out, err := os.OpenFile(staged, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	_, err = io.Copy(out, in)
 	if err := errors.Join(err, out.Chmod(0o755), out.Sync(), out.Close()); err != nil {
-		return "", "", errors.Join(err, os.Remove(staged))
+		return "", errors.Join(err, os.Remove(staged))
 	}
-	return name, digest, durable.Publish(staged, name)
+	return name, durable.Publish(staged, name)
+}
+
+// published returns the path of the published program that is the given file, or "".
+func (h *Host) published(program os.FileInfo) (string, error) {
+	names, err := filepath.Glob(h.Machine.Path(link) + "-*[0-9a-f]") // none that is staged
+	for _, name := range names {
+		if info, err := os.Stat(name); err == nil && os.SameFile(info, program) {
+			return name, nil
+		}
+	}
+	return "", err
 }
 
 // settle makes the link for users, and removes earlier programs: the service runs the new one.
@@ -98,7 +113,7 @@ func (h *Host) settle(program string) error {
 			return err
 		}
 	}
-	others, err := filepath.Glob(name + "-*")
+	others, err := filepath.Glob(name + "-*") // also what a crash has staged
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,12 @@
 package kubernetes
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,18 +16,24 @@ import (
 	"lighter/durable"
 	"lighter/install"
 	"lighter/install/systemd"
+	"lighter/node/doctor"
 	front "lighter/node/front/containerd"
 	"lighter/sleep"
 )
 
 // Installed reports whether Install has begun on this machine, and Remove has not ended.
-func (h *Host) Installed() bool { return exists(h.Machine.Path(directory)) }
+func (h *Host) Installed() bool { return !install.Missing(h.Machine.Path(directory)) }
 
 // Withdraw makes the kubelet's pulls use the previous snapshotter, and says which containers still
 // use the node, apart from those of the pod with the UID own. If nothing uses the node, a
 // configuration that cannot be changed is no error, but a note: the installation may have failed
 // for the same reason.
 func (h *Host) Withdraw(ctx context.Context, own string) (r Result, err error) {
+	unlock, err := h.lock(ctx, "a withdrawal")
+	if err != nil {
+		return r, err
+	}
+	defer unlock()
 	if !h.Installed() {
 		return r, nil
 	}
@@ -52,42 +60,78 @@ func names(users []front.User) (names []string) {
 	return slices.Compact(names) // users are sorted
 }
 
-// Remove removes everything that Install installed. The node's directory stays, unless purge is
-// set.
+// Remove removes everything that Install and HandOver installed. The node's directory stays, unless
+// purge is set. If it fails, `lighter doctor` says why.
 func (h *Host) Remove(ctx context.Context, purge bool) (r Result, err error) {
+	unlock, err := h.lock(ctx, "a removal")
+	if err != nil {
+		return r, err
+	}
+	defer unlock()
 	if !h.Installed() {
 		return r, nil
 	}
+	err = h.remove(ctx, purge, &r)
+	if err != nil && ctx.Err() == nil {
+		err = errors.Join(err, h.note(err))
+	}
+	return r, err
+}
+
+// remove removes everything while the machine is locked.
+func (h *Host) remove(ctx context.Context, purge bool, r *Result) error {
 	d, err := h.find(ctx)
 	if err != nil {
-		return r, err
+		return err
 	}
 	r.Distribution = d.Name
 	users, err := front.Users(ctx, d.socket, "lighter")
 	if err != nil {
-		return r, err
+		return err
 	}
 	if len(users) > 0 {
-		return r, fmt.Errorf("the snapshotter is in use: %s: remove these first", strings.Join(names(users), ", "))
+		return fmt.Errorf("the snapshotter is in use: %s: remove these first", strings.Join(names(users), ", "))
 	}
 	t, err := h.containerd(d)
 	if err != nil {
-		return r, err
+		return err
 	}
 	root := h.Machine.Path(t.Node.Root)
 	targets := []install.Target{t, &systemd.Target{Machine: h.Machine, Root: root, Purge: purge}}
 	for _, target := range targets {
 		p, err := target.Uninstall(ctx)
 		if err != nil {
-			return r, err
+			return err
 		}
 		report, err := h.Machine.Apply(ctx, p, install.Options{Restart: true})
 		r.add(report)
 		if err != nil {
-			return r, err
+			return err
 		}
 	}
-	return r, os.RemoveAll(h.Machine.Path(directory))
+	return h.removeOwn(ctx, r)
+}
+
+// removeOwn removes the service of HandOver, and then the program that it runs. Systemd knows the
+// service until the end: if this process is killed meanwhile, systemd starts it again.
+func (h *Host) removeOwn(ctx context.Context, r *Result) error {
+	if err := h.dropRemoval(ctx, r, "disable", removal); err != nil {
+		return err
+	}
+	own := h.Machine.Path(directory)
+	if err := errors.Join(os.RemoveAll(own), durable.SyncDir(filepath.Dir(own))); err != nil {
+		return err
+	}
+	return h.steps(ctx, r, h.Machine.Systemctl("daemon-reload"))
+}
+
+// note writes why a removal has failed to where `lighter doctor` finds it.
+func (h *Host) note(cause error) error {
+	name, text := h.Machine.Path(doctor.RemovalFile), []byte(cause.Error()+"\n")
+	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, text) {
+		return nil
+	}
+	return durable.Replace(name, text)
 }
 
 // removal is the service that removes Lighter when nothing uses it any more. Systemd starts it
@@ -113,6 +157,11 @@ WantedBy=multi-user.target
 // HandOver starts a service of the machine that carries out RemoveUnused with this program, and the
 // given arguments. So the pod that asks for it can end: its own root may be a snapshot of the node.
 func (h *Host) HandOver(ctx context.Context, args ...string) (r Result, err error) {
+	unlock, err := h.lock(ctx, "the beginning of a removal")
+	if err != nil {
+		return r, err
+	}
+	defer unlock()
 	if !h.Installed() {
 		return r, nil
 	}
@@ -120,7 +169,7 @@ func (h *Host) HandOver(ctx context.Context, args ...string) (r Result, err erro
 	if err != nil {
 		return r, err
 	}
-	program, _, err := h.publish()
+	program, err := h.publish()
 	if err != nil {
 		return r, fmt.Errorf("install the program: %w", err)
 	}
@@ -154,33 +203,44 @@ func (h *Host) steps(ctx context.Context, r *Result, steps ...install.Step) erro
 // stopRemoval ends and removes the service of an earlier HandOver, which would remove what is
 // installed now.
 func (h *Host) stopRemoval(ctx context.Context, r *Result) error {
-	return h.dropRemoval(ctx, r, "disable", "--now", removal)
-}
-
-// dropRemoval removes the service's file after systemctl was called with the given arguments.
-func (h *Host) dropRemoval(ctx context.Context, r *Result, args ...string) error {
-	name := h.Machine.Path(removalFile)
-	if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err := h.steps(ctx, r, h.Machine.Systemctl(args...)); err != nil {
+	if err := os.Remove(h.Machine.Path(doctor.RemovalFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := errors.Join(os.Remove(name), durable.SyncDir(filepath.Dir(name))); err != nil {
+	if install.Missing(h.Machine.Path(removalFile)) {
+		return nil
+	}
+	if err := h.dropRemoval(ctx, r, "disable", "--now", removal); err != nil {
 		return err
 	}
 	return h.steps(ctx, r, h.Machine.Systemctl("daemon-reload"))
 }
 
-// RemoveUnused waits until no container uses the node, and removes it. The service of HandOver,
-// which runs this, goes last: until then, it is tried again.
-func (h *Host) RemoveUnused(ctx context.Context, purge bool, every time.Duration) (Result, error) {
-	for {
+// dropRemoval removes the service's file, if there is one, after systemctl was called with the
+// given arguments.
+func (h *Host) dropRemoval(ctx context.Context, r *Result, args ...string) error {
+	name := h.Machine.Path(removalFile)
+	if install.Missing(name) {
+		return nil
+	}
+	if err := h.steps(ctx, r, h.Machine.Systemctl(args...)); err != nil {
+		return err
+	}
+	return errors.Join(os.Remove(name), durable.SyncDir(filepath.Dir(name)))
+}
+
+// RemoveUnused tries to remove everything until no container uses the node. The service of HandOver
+// runs this. Each new reason why it has to try again goes to the log.
+func (h *Host) RemoveUnused(ctx context.Context, purge bool, every time.Duration, log *slog.Logger) (Result, error) {
+	for last := ""; ; {
 		r, err := h.Remove(ctx, purge)
 		if err == nil {
-			err = h.dropRemoval(ctx, &r, "disable", removal)
+			return r, nil
 		}
-		if err == nil || !sleep.For(ctx, every) {
+		if why := err.Error(); why != last && ctx.Err() == nil {
+			log.Warn("Lighter is not removed yet", "err", err)
+			last = why
+		}
+		if !sleep.For(ctx, every) {
 			return r, err
 		}
 	}

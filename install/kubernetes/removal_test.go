@@ -1,25 +1,32 @@
 package kubernetes
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/containerd/containerd/api/services/containers/v1"
 
 	"lighter/install"
 	"lighter/node/doctor"
 )
 
 // The machine removes Lighter by a service that outlives a restart. After SIGKILL at any call of
-// systemctl, the service removes the rest, also what is in the configured directory.
+// systemctl, the service removes the rest, also what is in the configured directory. Without its
+// program, systemd does not start it again: nothing is left then.
 func TestKilledRemoval(t *testing.T) {
 	const variable = "LIGHTER_TEST_KILLED_REMOVAL"
 	removed := func(root string) error {
 		h := &Host{Machine: install.Machine{System: root}, Decode: decode, Root: "/srv/lighter"}
-		_, err := h.RemoveUnused(t.Context(), true, time.Minute)
+		_, err := h.RemoveUnused(t.Context(), true, time.Minute, slog.New(slog.DiscardHandler))
 		return err
 	}
 	if root := os.Getenv(variable); root != "" {
@@ -56,8 +63,10 @@ func TestKilledRemoval(t *testing.T) {
 			t.Fatalf("call %d: %v: %s", call, err, out)
 		}
 		write(t, systemctl, "#!/bin/sh\n")
-		if err := removed(h.Machine.System); err != nil {
-			t.Fatalf("after call %d: %v", call, err)
+		if !install.Missing(h.Machine.Path(link)) {
+			if err := removed(h.Machine.System); err != nil {
+				t.Fatalf("after call %d: %v", call, err)
+			}
 		}
 		if err := os.Remove(h.Machine.Path("/srv")); err != nil || tree(t, h) != before {
 			t.Errorf("after call %d: got\n%s\n(%v), want\n%s", call, tree(t, h), err, before)
@@ -68,11 +77,76 @@ func TestKilledRemoval(t *testing.T) {
 	}
 }
 
+// A removal that fails says why, in the log once and where the doctor finds it. Without its unit,
+// which it removes before its program, it removes the rest.
+func TestFailedRemoval(t *testing.T) {
+	h, d := lay(t, systems["kubeadm 2.4"], "")
+	before := tree(t, h)
+	if _, err := h.Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.users = []*containers.Container{{ID: "1", Snapshotter: "lighter"}}
+	var log bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := h.RemoveUnused(ctx, false, time.Millisecond, slog.New(slog.NewTextHandler(&log, nil)))
+	said, _ := os.ReadFile(h.Machine.Path(doctor.RemovalFile))
+	if err == nil || strings.Count(log.String(), "container 1") != 1 || !strings.Contains(string(said), "container 1") {
+		t.Errorf("got %v, log %q, for the doctor %q; want the user in all of them, once", err, log.String(), said)
+	}
+	d.users = nil
+	if _, err := h.Install(t.Context()); err != nil || !install.Missing(h.Machine.Path(doctor.RemovalFile)) {
+		t.Errorf("the next installation: %v, and the doctor still finds a removal", err)
+	}
+	if _, err := h.HandOver(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(h.Machine.Path(removalFile)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Remove(t.Context(), false); err != nil || tree(t, h) != before {
+		t.Errorf("remove: %v; got\n%s\nwant\n%s", err, tree(t, h), before)
+	}
+}
+
+// Operations wait for each other. If it takes too long, the error names the other one.
+func TestLock(t *testing.T) {
+	h, _ := lay(t, systems["kubeadm 2.4"], "")
+	before := tree(t, h)
+	unlock, err := h.lock(t.Context(), "an installation")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, operation := range map[string]func(ctx context.Context) error{
+		"install":   func(ctx context.Context) error { _, err := h.Install(ctx); return err },
+		"withdraw":  func(ctx context.Context) error { _, err := h.Withdraw(ctx, ""); return err },
+		"hand over": func(ctx context.Context) error { _, err := h.HandOver(ctx); return err },
+		"remove":    func(ctx context.Context) error { _, err := h.Remove(ctx, false); return err },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			err := operation(t.Context())
+			want := fmt.Sprintf("process %d, an installation since", os.Getpid())
+			if err == nil || !strings.Contains(err.Error(), want) || time.Since(start) > 2*lockTimeout {
+				t.Errorf("%s: after %s: got %v, want an error with %q", name, time.Since(start), err, want)
+			}
+		})
+	}
+	if got := tree(t, h); got != before {
+		t.Errorf("got\n%s\nwant no change of\n%s", got, before)
+	}
+	unlock()
+	if _, err := h.Install(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // An installation ends the removal that waits. One that only looks for what was lost restarts
-// containerd if its lines are gone, and not if somebody else has changed its configuration.
+// containerd if its lines are gone, or if it runs without them although they are there, and not if
+// somebody else has changed its configuration.
 func TestAgain(t *testing.T) {
-	s := systems["kubeadm 2.4"]
-	h, _ := lay(t, s, "")
+	h, d := lay(t, systems["kubeadm 2.4"], `case "$*" in *containerd.service) rm -f $root/run/old;; esac`)
+	old := h.Machine.Path("/run/old") // containerd was started before its files were changed
 	for range 2 {
 		if _, err := h.Install(t.Context()); err != nil {
 			t.Fatal(err)
@@ -86,8 +160,9 @@ func TestAgain(t *testing.T) {
 	if _, err := h.Install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	d.old = old
 	if c := calls(t, h); !strings.Contains(c, "systemctl disable --now "+removal+"\n") ||
-		exists(h.Machine.Path(removalFile)) {
+		!install.Missing(h.Machine.Path(removalFile)) {
 		t.Errorf("got the calls\n%s\nwant that the removal ends", c)
 	}
 	installed := tree(t, h)
@@ -100,6 +175,8 @@ func TestAgain(t *testing.T) {
 			"systemctl restart containerd.service\n"},
 		"unit": {func(string) error { return os.Remove(h.Machine.Path(unitFile)) },
 			"systemctl restart lighter-node.service\n"},
+		"snapshotter": {func(string) error { return os.WriteFile(old, nil, 0o644) },
+			"systemctl restart containerd.service\n"},
 		"nothing":     {func(string) error { return nil }, "systemctl start lighter-node.service\n"},
 		"other lines": {func(config string) error { return os.Chtimes(config, time.Time{}, time.Now()) }, ""},
 	} {
@@ -109,7 +186,7 @@ func TestAgain(t *testing.T) {
 		r, err := h.Install(t.Context())
 		c := calls(t, h)
 		if err != nil || !strings.Contains(c, test.want) || tree(t, h) != installed ||
-			strings.Contains(c, "restart containerd") != (name == "lines") {
+			strings.Contains(c, "restart containerd") != (name == "lines" || name == "snapshotter") {
 			t.Errorf("%s lost: got %+v, %v, calls\n%s\nwant %q and all files", name, r, err, c, test.want)
 		}
 	}

@@ -1,5 +1,5 @@
 // Package podman makes Podman, Buildah, Skopeo and CRI-O on this machine read a node's image store,
-// and undoes it.
+// and ask a hub before registries (package pullthrough), and undoes it.
 //
 // It adds the store to additionalimagestores in the system's storage.conf (package tomltext). The
 // store has to exist: with a configured store that does not exist, every command of these tools
@@ -11,6 +11,7 @@ package podman
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 
 	"lighter/install"
 	"lighter/install/marks"
+	"lighter/install/pullthrough"
 	"lighter/install/tomlfile"
 	"lighter/install/tomltext"
 	"lighter/node"
@@ -31,9 +33,10 @@ import (
 // Target is the storage configuration of this machine.
 type Target struct {
 	Machine install.Machine
-	Config  string      // storage.conf
-	Node    node.Config // of the node
-	Force   bool        // uninstall although images and containers need the store
+	Config  string          // storage.conf
+	Node    node.Config     // of the node
+	Hub     pullthrough.Hub // which is asked before registries
+	Force   bool            // uninstall although images and containers need the store
 }
 
 // DefaultConfig is the file that the tools read for root, and for users without a file of their
@@ -87,7 +90,20 @@ func setting(stores []string) tomltext.Setting {
 
 // Install plans the configuration of the tools.
 func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
+	through, err := t.Hub.Podman(t.Machine.Path(pullthrough.PodmanDir))
+	if err != nil {
+		return nil, err
+	}
 	store := t.Node.ImageStore
+	if store == "" && t.Hub.URL != "" {
+		c, err := t.read()
+		if err != nil {
+			return nil, err
+		}
+		p := t.plan(c)
+		p.Changes, p.Check = through, t.checkRegistries
+		return p, nil
+	}
 	if store == "" {
 		return nil, errors.New("the node has no image store: set image_store in its configuration " +
 			"(image_store = \"/var/lib/lighter-images\"), and restart it")
@@ -127,9 +143,12 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 	if err != nil {
 		return nil, refuse(err, stores)
 	}
-	p.Changes = c.Change(text)
+	p.Changes = append(c.Change(text), through...)
 	p.Check = func(ctx context.Context, staged map[string]string) error {
-		return t.check(ctx, staged[c.Path])
+		if err := t.checkRegistries(ctx, staged); err != nil || staged[c.Path] == "" {
+			return err
+		}
+		return t.check(ctx, "images", "CONTAINERS_STORAGE_CONF="+staged[c.Path])
 	}
 	p.Notes = t.notes(store)
 	return p, nil
@@ -141,11 +160,21 @@ func refuse(err error, stores []string) error {
 
 func (t *Target) plan(c config) *install.Plan {
 	return &install.Plan{Target: "podman", Found: []string{"the tools' configuration: " + c.Path,
-		"the node's image store: " + t.Node.ImageStore}}
+		"the node's image store: " + cmp.Or(t.Node.ImageStore, "none")}}
 }
 
-// check lets Podman, or another tool, list its images with the new file.
-func (t *Target) check(ctx context.Context, staged string) error {
+// checkRegistries lets Podman, or another tool, read the new file about registries.
+func (t *Target) checkRegistries(ctx context.Context, staged map[string]string) error {
+	for path, file := range staged {
+		if filepath.Dir(path) == t.Machine.Path(pullthrough.PodmanDir) {
+			return t.check(ctx, "info", "CONTAINERS_REGISTRIES_CONF="+file)
+		}
+	}
+	return nil
+}
+
+// check lets Podman, or another tool, run a command with a new file.
+func (t *Target) check(ctx context.Context, command, variable string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for _, tool := range []string{"podman", "buildah"} {
@@ -156,10 +185,10 @@ func (t *Target) check(ctx context.Context, staged string) error {
 		if err := install.Trusted(program); err != nil {
 			return err
 		}
-		cmd := exec.CommandContext(ctx, program, "images", "--quiet")
-		cmd.Env = append(os.Environ(), "CONTAINERS_STORAGE_CONF="+staged)
+		cmd := exec.CommandContext(ctx, program, command)
+		cmd.Env = append(os.Environ(), variable)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s images: %w: %s", tool, err, install.LastLine(out))
+			return fmt.Errorf("%s %s: %w: %s", tool, command, err, install.LastLine(out))
 		}
 		return nil
 	}
@@ -200,9 +229,15 @@ func (t *Target) Uninstall(context.Context) (*install.Plan, error) {
 				"or give --force, after which every command of the tools fails: %s", strings.Join(users, ", "))
 		}
 	}
+	through, err := pullthrough.Hub{}.Podman(t.Machine.Path(pullthrough.PodmanDir))
+	if err != nil {
+		return nil, err
+	}
 	p := t.plan(c)
-	p.Changes = c.Change(c.Undone.Text)
-	p.Notes = []string{"the node keeps the store until image_store is removed from its configuration; " +
-		"the store's directory can be deleted then"}
+	p.Changes = append(c.Change(c.Undone.Text), through...)
+	if c.Undone.Blocks > 0 {
+		p.Notes = []string{"the node keeps the store until image_store is removed from its configuration; " +
+			"the store's directory can be deleted then"}
+	}
 	return p, nil
 }

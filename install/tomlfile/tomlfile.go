@@ -55,6 +55,28 @@ func (f File) With(settings []tomltext.Setting, elements []tomltext.Element) ([]
 	if err != nil {
 		return nil, f.refuse(err.Error())
 	}
+	text, doc, err := f.edited(edits)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range settings {
+		if !doc.Has(s) {
+			return nil, f.refuse("the key " + s.Key + " cannot be set")
+		}
+	}
+	return text, nil
+}
+
+// WithTables returns the text with lines in place of our previous ones: tables that come before
+// those of the file. The checks and the error are those of With.
+func (f File) WithTables(lines string) ([]byte, error) {
+	at := f.Doc.FirstTable()
+	text, _, err := f.edited([]marks.Edit{{At: at, Until: at, Lines: lines}})
+	return text, err
+}
+
+// edited returns the text with edits between marks, and parses it.
+func (f File) edited(edits []marks.Edit) ([]byte, *tomltext.Document, error) {
 	origin := marks.File
 	switch {
 	case f.IsNew() && f.inNewDirectory():
@@ -68,18 +90,13 @@ func (f File) With(settings []tomltext.Setting, elements []tomltext.Element) ([]
 		err = errors.New("the change could not be undone")
 	}
 	if err != nil {
-		return nil, f.refuse(err.Error())
+		return nil, nil, f.refuse(err.Error())
 	}
 	doc, err := tomltext.Parse(text)
 	if err != nil {
-		return nil, f.refuse("it cannot get further keys: " + err.Error())
+		return nil, nil, f.refuse("it cannot get further keys: " + err.Error())
 	}
-	for _, s := range settings {
-		if !doc.Has(s) {
-			return nil, f.refuse("the key " + s.Key + " cannot be set")
-		}
-	}
-	return text, nil
+	return text, doc, nil
 }
 
 // Change returns the changes that give the file a new text. With the text without our lines

@@ -124,6 +124,26 @@ func (d *Document) Has(s Setting) bool {
 	return ok && valueText(value) == valueText(s.Value)
 }
 
+// FirstTable returns where the document's first table begins, with the comments just above it. It
+// is the end of the document if there is none.
+func (d *Document) FirstTable() int {
+	for _, e := range d.entries {
+		if e.kind == unstable.KeyValue {
+			continue
+		}
+		at := e.start
+		for at > 0 {
+			above := bytes.LastIndexByte(d.text[:at-1], '\n') + 1
+			if !bytes.HasPrefix(bytes.TrimLeft(d.text[above:at], " \t"), []byte("#")) {
+				break
+			}
+			at = above
+		}
+		return at
+	}
+	return len(d.text)
+}
+
 // Edits returns the edits that give the document all settings and additional elements. Settings
 // that it has already need none.
 func (d *Document) Edits(settings []Setting, elements []Element) ([]marks.Edit, error) {

@@ -15,13 +15,13 @@ import (
 
 // pull pulls all layers of the image, unpacks them, and returns the image's config.
 func pull(ctx context.Context, p places, o Options) ([]byte, error) {
-	image, err := registry.Find(ctx, o.Image, o.Platform, o.PlainHTTP)
-	if err != nil {
-		return nil, err
-	}
 	why := "no hub has " + o.Image
 	if o.Pull == PullAlways {
 		why = "no hub is asked"
+	}
+	image, err := registry.Find(ctx, o.Image, o.Platform, o.PlainHTTP)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", why, err)
 	}
 	o.Notice(fmt.Sprintf("%s: pulling all of %s, %s", why, image.Name, bytesize.Size(image.Size).Rounded()))
 	if err := os.Chmod(p.image(), 0o755); err != nil { // whatever the umask: all users of the image read it

@@ -313,8 +313,8 @@ func (c *Completer) makeLocal(ctx context.Context, tree chunk.ID) error {
 	case err == nil:
 		c.update(func(s *Status) { s.Devices++ })
 		c.log.Info("made a local device: new mounts of the tree do not need the daemon", "tree", tree.Short())
-	case errors.Is(err, trees.ErrNotCached):
-		return nil // chunks were evicted meanwhile
+	case errors.Is(err, trees.ErrNotCached), errors.Is(err, trees.ErrDerived):
+		return nil // chunks were evicted meanwhile, or the tree never has a local device
 	}
 	return err
 }

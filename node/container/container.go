@@ -53,12 +53,11 @@ type Options struct {
 // done before the process starts, Run gives up. Later, ctx has no effect: signals reach the
 // process. Without root, Run replaces this process by the same command in a user namespace.
 func Run(ctx context.Context, o Options) (code int, err error) {
-	if o.State == "" {
-		if o.State, err = defaultState(); err != nil {
-			return ExitFailed, err
-		}
+	dir, err := stateDir(o.State)
+	if err != nil {
+		return ExitFailed, err
 	}
-	s := state{dir: o.State, warn: o.Bundle.Notice}
+	s := state{dir: dir, warn: o.Bundle.Notice}
 	if os.Geteuid() != 0 {
 		return ExitFailed, s.enter(ctx)
 	}

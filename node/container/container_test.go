@@ -93,6 +93,35 @@ func TestDirectoriesOfDeadProcesses(t *testing.T) {
 	}
 }
 
+// Each failure of unshare has its own way out.
+func TestWayOut(t *testing.T) {
+	for printed, want := range map[string]string{
+		"unshare: you (user 1234) don't exist.":                         "/etc/passwd",
+		"unshare: failed to find subuid range; /etc/subuid":             "usermod",
+		"newuidmap: uid range [1-65536) -> [100000-165535) not allowed": "usermod",
+		"unshare: unrecognized option '--map-auto'":                     "util-linux",
+		"unshare: unshare failed: Operation not permitted":              "sysctl",
+	} {
+		if got := wayOut([]byte(printed)); !strings.Contains(got, want) {
+			t.Errorf("%s: got %q, want %q", printed, got, want)
+		}
+	}
+}
+
+// A killed run's directory is found from every working directory.
+func TestStateIsAbsolute(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if got, err := stateDir("state"); err != nil || got != filepath.Join(dir, "state") {
+		t.Errorf("got %s, %v; want state in %s", got, err, dir)
+	}
+	t.Setenv("HOME", "home")
+	t.Setenv("XDG_DATA_HOME", "data")
+	if got, err := stateDir(""); err == nil && !filepath.IsAbs(got) {
+		t.Errorf("the default is %s, want an absolute path", got)
+	}
+}
+
 // A directory that has files of others, or that others may write to, is refused, and nothing in it
 // is touched.
 func TestForeignDirectory(t *testing.T) {

@@ -133,6 +133,8 @@ func wayOut(out []byte) string {
 	switch text := string(out); {
 	case strings.Contains(text, "/etc/sub"), strings.Contains(text, "newuidmap"), strings.Contains(text, "newgidmap"):
 		return "let root add ranges of IDs (usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER)"
+	case strings.Contains(text, "don't exist"):
+		return "let root make the user known (/etc/passwd)"
 	case strings.Contains(text, "option"):
 		return "install util-linux 2.38 or newer"
 	}
@@ -147,8 +149,13 @@ func isRootless() bool {
 	return err == nil && (len(ids) != 3 || ids[1] != "0" || ids[2] != "4294967295")
 }
 
-// defaultState returns the directory of the containers' directories.
-func defaultState() (string, error) {
+// stateDir returns the absolute path of the directory of the containers' directories: the user's
+// choice, or the default. A later run finds what a killed one has left by this path, whatever its
+// own working directory is.
+func stateDir(choice string) (string, error) {
+	if choice != "" {
+		return filepath.Abs(choice)
+	}
 	if os.Geteuid() == 0 && !isRootless() {
 		return rootState, nil
 	}

@@ -43,7 +43,8 @@ func (d *Directory) isShared(i *image) bool {
 
 // leave gives up an image that is not mounted if its tree is not used, or if another image of the
 // node's directories has the tree, too. That one holds the tree as long as it is used, whichever
-// image its users have looked into. i.work is held.
+// image its users have looked into. If the tree has users besides these images, the image stays and
+// holds the tree, but takes no place. leave reports whether the image takes none. i.work is held.
 func (d *Directory) leave(i *image, unused bool) (left bool) {
 	if unused {
 		d.giveUp(i)
@@ -55,6 +56,18 @@ func (d *Directory) leave(i *image, unused bool) (left bool) {
 	if mounted || i.layered != "" {
 		return false
 	}
+	if d.leaveTo(i) {
+		return true
+	}
+	shared := d.isShared(i)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i.shared = shared
+	return shared
+}
+
+// leaveTo gives up an image if another image of the node's directories has its tree.
+func (d *Directory) leaveTo(i *image) bool {
 	d.beside.mu.Lock() // so that two images are not given up because of each other
 	defer d.beside.mu.Unlock()
 	for _, other := range d.beside.all {

@@ -26,7 +26,7 @@ func (*machine) HasChain(string) bool { return true }
 
 func (*machine) HasFile(string) bool { return false }
 
-func (*machine) Open(string) (Stream, error) { return nil, syscall.ENOENT }
+func (*machine) Open(string, uint32) (Stream, error) { return nil, syscall.ENOENT }
 
 func (*machine) Tree(chain string) chunk.ID { return chunk.Sum([]byte(chain)) }
 
@@ -68,12 +68,24 @@ func newFronts(t *testing.T) (m *machine, fronts [2]*Directory) {
 // addIdle adds an image that was mounted, and was not used for long.
 func (d *Directory) addIdle(t *testing.T, k key) *image {
 	t.Helper()
-	i, err := d.admit(k)
+	return d.addIdleFor(t, k, userOf(k))
+}
+
+// addIdleFor is addIdle for a request of a user.
+func (d *Directory) addIdleFor(t *testing.T, k key, user uint32) *image {
+	t.Helper()
+	i, err := d.admit(k, user)
 	if err != nil {
 		t.Fatal(err)
 	}
 	i.mounted, i.used = true, time.Now().Add(-time.Hour)
 	return i
+}
+
+// put is addIdleFor for an image that has a place for sure. It does not write the list.
+func (d *Directory) put(k key, user uint32) {
+	d.config.Chains.Hold(k.chain)
+	d.images[k] = &image{key: k, mounted: true, user: user, used: time.Now().Add(-time.Hour)}
 }
 
 func chainKey(n int) key { return key{fmt.Sprintf("plain/%d", n), target{chain: fmt.Sprint(n)}} }
@@ -83,7 +95,7 @@ func TestImagesInBothDirectories(t *testing.T) {
 	m, fronts := newFronts(t)
 	for n := range maxImages {
 		for _, d := range fronts {
-			d.addIdle(t, chainKey(n))
+			d.put(chainKey(n), 0)
 		}
 	}
 	for n := range 10 {
@@ -101,13 +113,52 @@ func TestImagesInBothDirectories(t *testing.T) {
 	}
 }
 
+// Images that a container runtime has, too, take no place while they are idle. When it has given
+// them up, they do again.
+func TestImagesOfARuntime(t *testing.T) {
+	m, fronts := newFronts(t)
+	d := fronts[0]
+	for n := range maxImages {
+		d.put(chainKey(n), 0)
+		m.Hold(fmt.Sprint(n))
+	}
+	for n := range 10 {
+		d.addIdle(t, chainKey(maxImages+n))
+	}
+	for n := range maxImages {
+		if m.Drop(fmt.Sprint(n)); m.holders[fmt.Sprint(n)] != 1 {
+			t.Fatalf("chain %d was dropped before the runtime did", n)
+		}
+	}
+	if d.sweep(t.Context()); len(d.images) != maxImages {
+		t.Errorf("got %d images, want %d", len(d.images), maxImages)
+	}
+}
+
+// Images that are mounted at the same time take no more than all places.
+func TestAdmittedTogether(t *testing.T) {
+	m, fronts := newFronts(t)
+	d := fronts[0]
+	for n := range maxImages - 1 {
+		d.put(chainKey(n), 0)
+		m.used[m.Tree(fmt.Sprint(n))] = true
+	}
+	var group sync.WaitGroup
+	for n := range mountsTogether {
+		group.Go(func() { _, _ = d.admit(chainKey(maxImages+n), 0) })
+	}
+	if group.Wait(); len(d.images) != maxImages {
+		t.Errorf("got %d images, want %d", len(d.images), maxImages)
+	}
+}
+
 // A tree that is used stays held: by the last image that has it.
 func TestUsedTreeStays(t *testing.T) {
 	m, fronts := newFronts(t)
 	for n := range maxImages {
 		m.used[m.Tree(fmt.Sprint(n))] = true
 		for _, d := range fronts {
-			d.addIdle(t, chainKey(n))
+			d.put(chainKey(n), 0)
 		}
 	}
 	fronts[0].addIdle(t, chainKey(maxImages))
@@ -115,7 +166,7 @@ func TestUsedTreeStays(t *testing.T) {
 		t.Errorf("%d chains are held, %q %d times; want all, and 0 once", len(m.holders), "0", m.holders["0"])
 	}
 	// What the first directory gave up is the second one's alone now, and in use.
-	if _, err := fronts[1].admit(chainKey(maxImages)); err != nil {
+	if _, err := fronts[1].admit(chainKey(maxImages), 0); err != nil {
 		t.Error(err)
 	}
 	if m.holders["0"] != 1 {
@@ -139,7 +190,7 @@ func TestImageThatIsMounted(t *testing.T) {
 	i := fronts[0].addIdle(t, chainKey(0))
 	m.used[m.Tree("0")] = true
 	fronts[0].setMoved(i.key)
-	other, err := fronts[1].admit(chainKey(0))
+	other, err := fronts[1].admit(chainKey(0), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

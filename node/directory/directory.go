@@ -90,6 +90,7 @@ type Directory struct {
 
 	mu      sync.Mutex // guards what follows, and the fields of images
 	images  map[key]*image
+	added   map[key]uint32 // images that are being added to images, with the users that they count for
 	pending map[key]*pending
 	failed  map[key]failure
 	hidden  error // why the directory is not shown; nil: it is, or it is not configured
@@ -116,14 +117,16 @@ type image struct {
 	gone    bool      // the image was given up
 	used    time.Time // when a path through the name was last walked
 	seen    time.Time // when the mount over the name was last checked
+	user    uint32    // whose request has mounted the tree, as long as it may be used; 0: root's, or nobody's
+	shared  bool      // it was idle, and its tree has other users: it takes no place
 }
 
 // pending is a mount in progress.
 type pending struct {
-	call *flight.Call
-	told map[uint32]bool // threads whose request was answered with ESTALE
-	// caller is a thread whose user namespace the tree is mapped into, if the image's name says so.
-	caller uint32
+	call   *flight.Call
+	told   map[uint32]bool // threads whose request was answered with ESTALE
+	thread uint32          // whose user namespace the tree is mapped into, if the image's name says so
+	user   uint32          // for whom the image counts; 0: root
 }
 
 // failure is a mount that has failed.
@@ -163,7 +166,7 @@ type ImageStatus struct {
 func Open(c Config) *Directory {
 	d := &Directory{config: c, started: time.Now(), list: openList(c.Root, c.File, c.Leftovers),
 		slots: make(chan struct{}, mountsTogether), checks: make(chan *image, mountsTogether), images: map[key]*image{},
-		pending: map[key]*pending{}, failed: map[key]failure{}}
+		added: map[key]uint32{}, pending: map[key]*pending{}, failed: map[key]failure{}}
 	for _, k := range d.list.images {
 		c.Chains.Hold(k.chain)
 		d.images[k] = &image{key: k, mounted: true, used: d.started}
@@ -320,6 +323,8 @@ func (d *Directory) sweep(ctx context.Context) {
 		}
 		d.rest(i)
 	}
+	for full := d.overfull(); full != nil && ctx.Err() == nil && d.makeRoom(full); full = d.overfull() {
+	}
 }
 
 // unusedFor returns the images that were not used for a while, the one that was used first first.
@@ -381,15 +386,19 @@ func (d *Directory) unmount(i *image) (unused bool, err error) {
 	if err := d.removeLayer(i); err != nil {
 		return false, err
 	}
-	if d.isShared(i) {
-		return false, nil // its other users decide about the tree
+	shared, used := d.isShared(i), false
+	// Other users decide about a shared tree. A chain without one has a damaged statement: then no
+	// tree is removed.
+	if tree := d.config.Chains.Tree(i.chain); !shared && !tree.IsZero() {
+		used, err = d.config.Trees.UnmountUnused(tree)
 	}
-	tree := d.config.Chains.Tree(i.chain)
-	if tree.IsZero() {
-		return true, nil // it has no tree, or its statement is damaged: then no tree is removed
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i.shared = i.shared && shared
+	if !used && err == nil {
+		i.user = 0
 	}
-	used, err := d.config.Trees.UnmountUnused(tree)
-	return !used, err
+	return !shared && !used, err
 }
 
 // giveUp forgets an image, and drops its chain. i.work is held.
@@ -415,16 +424,20 @@ func (d *Directory) isGone(i *image) bool {
 	return i.gone
 }
 
-// add adds an image: first to the list on the disk, so that the next daemon holds the image's
-// chain.
+// add adds an image that has a place: first to the list on the disk, so that the next daemon holds
+// the image's chain.
 func (d *Directory) add(k key) (*image, error) {
-	if err := d.list.add(k); err != nil {
-		return nil, err
+	err := d.list.add(k)
+	if err == nil {
+		d.config.Chains.Hold(k.chain)
 	}
-	d.config.Chains.Hold(k.chain)
-	i := &image{key: k, used: time.Now()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	i := &image{key: k, used: time.Now(), user: d.added[k]}
+	delete(d.added, k)
+	if err != nil {
+		return nil, err
+	}
 	d.images[k] = i
 	return i, nil
 }

@@ -29,10 +29,10 @@ const (
 	// was used within minUnused is not given up.
 	maxImages = 256
 	minUnused = 15 * time.Second
-	// maxMapped bounds, in the same way, the images that are mounted for the user namespaces of one
-	// user, and of all namespaces below: each namespace with a mapping of its own has mounts of its
-	// own.
-	maxMapped = 64
+	// maxShare bounds, in the same way, the images that one user besides root has in use, and those
+	// that are mounted for the user's own user namespaces, and for all namespaces below: each
+	// namespace with a mapping of its own has mounts of its own.
+	maxShare = 64
 	// mountsTogether is how many images are mounted at a time. Others wait.
 	mountsTogether = 16
 	// mountTimeout bounds the time until an image is mounted: less than the 100 s after which a

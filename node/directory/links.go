@@ -21,8 +21,9 @@ import (
 type Links interface {
 	HasChain(chain string) bool
 	HasFile(name string) bool
-	// Open opens a file. It waits for nothing. If the error is a syscall.Errno, programs get it.
-	Open(name string) (Stream, error)
+	// Open opens a file for a user. It waits for nothing. If the error is a syscall.Errno, programs
+	// get it.
+	Open(name string, user uint32) (Stream, error)
 }
 
 // A directory with links has these names:
@@ -82,7 +83,7 @@ func (d *Directory) bind(k key, tree string) error {
 		return mount.Bind(tree, d.path(k))
 	}
 	d.mu.Lock()
-	caller := d.pending[k].caller
+	caller := d.pending[k].thread
 	d.mu.Unlock()
 	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", caller))
 	if err != nil {
@@ -199,16 +200,18 @@ func (n *linkNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut
 // Readlink implements fs.NodeReadlinker. It returns the path of the tree once the tree is mounted.
 // The kernel asks each time that it follows the link.
 func (n *linkNode) Readlink(ctx context.Context) ([]byte, syscall.Errno) {
-	caller, ok := fuse.FromContext(ctx)
-	if !ok || caller.Pid == 0 { // a process of another PID namespace
-		caller = &fuse.Caller{Pid: uint32(os.Getpid())}
+	by := requesterOf(ctx)
+	by.link = true
+	thread := by.thread
+	if thread == 0 {
+		thread = uint32(os.Getpid()) // the owners stay as they are
 	}
-	who, err := owners(caller.Pid)
+	who, err := owners(thread)
 	if err != nil {
 		return nil, syscall.EIO
 	}
 	k := key{path.Join(who, Link(n.chain)), target{chain: n.chain}}
-	_, p, failed := n.dir.begin(k, caller.Pid)
+	_, p, failed := n.dir.begin(k, by)
 	switch {
 	case failed != nil:
 		return nil, syscall.EIO // the log has the cause

@@ -3,6 +3,7 @@ package directory
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
 	"time"
@@ -22,7 +23,7 @@ import (
 // locked says that the kernel holds the lock of the image's directory until the request is
 // answered. Then lookInside does not wait until the tree is mounted over the name.
 func (d *Directory) lookInside(ctx context.Context, k key, locked bool) (i *image, errno syscall.Errno) {
-	i, p, failed := d.begin(k, 0)
+	i, p, failed := d.begin(k, requesterOf(ctx))
 	switch {
 	case failed != nil:
 		return nil, syscall.EIO
@@ -57,8 +58,7 @@ func errnoOf(ctx context.Context) syscall.Errno {
 
 // begin returns the image with a key if its tree is mounted over its name. Otherwise it begins to
 // mount the tree, or joins the mount in progress. It returns an error if that has just failed.
-// caller is as in pending; 0: none.
-func (d *Directory) begin(k key, caller uint32) (*image, *pending, error) {
+func (d *Directory) begin(k key, by requester) (*image, *pending, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
@@ -80,10 +80,17 @@ func (d *Directory) begin(k key, caller uint32) (*image, *pending, error) {
 		return nil, nil, f.err
 	}
 	if d.pending[k] == nil {
-		if isMapped(k) && caller == 0 {
+		if isMapped(k) && !by.link {
 			return nil, nil, errUnmapped
 		}
-		d.pending[k] = &pending{told: map[uint32]bool{}, caller: caller}
+		user, err := by.user()
+		if err != nil {
+			return nil, nil, fmt.Errorf("find the user of a request: %w", err)
+		}
+		if full, final := d.share(k, user); final {
+			return nil, nil, full // others may begin to mount this image
+		}
+		d.pending[k] = &pending{told: map[uint32]bool{}, thread: by.thread, user: user}
 	}
 	return nil, d.join(k), nil
 }
@@ -166,7 +173,10 @@ func (d *Directory) mountOver(c *flight.Call, i *image) error {
 // mountTree mounts an image's tree, not yet over its name.
 func (d *Directory) mountTree(ctx context.Context, k key) (*image, error) {
 	for {
-		i, err := d.admit(k)
+		d.mu.Lock()
+		user := d.pending[k].user
+		d.mu.Unlock()
+		i, err := d.admit(k, user)
 		if err != nil {
 			return nil, err
 		}
@@ -202,7 +212,12 @@ func (d *Directory) settle(k key, err error) {
 		if len(d.failed) >= maxFailed {
 			clear(d.failed)
 		}
-		d.failed[k] = failure{err, time.Now().Add(failedTTL)}
+		if full := new(fullError); !errors.As(err, &full) || full.user == 0 { // else it may be mounted for others
+			d.failed[k] = failure{err, time.Now().Add(failedTTL)}
+		}
+		if i != nil && !i.bound {
+			i.user = 0
+		}
 	}
 	d.mu.Unlock()
 	if err != nil {

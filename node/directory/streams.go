@@ -51,11 +51,15 @@ func (n *streamNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrO
 }
 
 // Open implements fs.NodeOpener.
-func (n *streamNode) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+func (n *streamNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	if flags&syscall.O_ACCMODE != syscall.O_RDONLY {
 		return nil, 0, syscall.EROFS
 	}
-	stream, err := n.dir.config.Links.Open(n.name)
+	user, err := requesterOf(ctx).user()
+	if err != nil {
+		return nil, 0, syscall.EIO
+	}
+	stream, err := n.dir.config.Links.Open(n.name, user)
 	if err != nil {
 		return nil, 0, fs.ToErrno(err)
 	}

@@ -28,7 +28,7 @@ func (s *text) Read(ctx context.Context, b []byte) (int, error) {
 
 func (s *text) Close() { s.closed = true }
 
-func (s *text) Open(name string) (Stream, error) {
+func (s *text) Open(name string, _ uint32) (Stream, error) {
 	if name != "file" {
 		return nil, syscall.EMFILE
 	}

@@ -1,25 +1,62 @@
 package directory
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
+// requester is the process whose request has an image mounted.
+type requester struct {
+	thread uint32 // 0: unknown, because it is in another PID namespace
+	uid    uint32 // it may be one of many numbers that a user has in a user namespace
+	link   bool   // it reads the image's link: the tree is mapped into its user namespace
+}
+
+// requesterOf returns the process of a request.
+func requesterOf(ctx context.Context) requester {
+	caller, ok := fuse.FromContext(ctx)
+	if !ok {
+		return requester{}
+	}
+	return requester{thread: caller.Pid, uid: caller.Uid}
+}
+
+// user returns the user for whom the request counts: the one who has made the process's user
+// namespace, or the process's own user in the node's namespace.
+func (r requester) user() (uint32, error) {
+	if r.thread == 0 {
+		return r.uid, nil
+	}
+	own, err := os.Stat("/proc/self/ns/user")
+	if err != nil {
+		return 0, err
+	}
+	its, err := os.Stat(fmt.Sprintf("/proc/%d/ns/user", r.thread))
+	if err != nil || os.SameFile(own, its) {
+		return r.uid, err
+	}
+	return namespaceUser(r.thread)
+}
+
 // userOf returns the user who has made the user namespace that an image's owners are mapped into,
-// or "": the namespace was made by root, or by an unknown user, or the owners are not mapped.
-func userOf(k key) string {
+// or 0: the namespace was made by root, or by an unknown user, or the owners are not mapped.
+func userOf(k key) uint32 {
 	if !isMapped(k) {
-		return ""
+		return 0
 	}
-	user, _, found := strings.Cut(strings.TrimPrefix(path.Dir(k.name), mappedPrefix), "-")
-	if !found || user == "0" { // earlier versions wrote no user
-		return ""
+	text, _, found := strings.Cut(strings.TrimPrefix(path.Dir(k.name), mappedPrefix), "-")
+	user, err := strconv.ParseUint(text, 10, 32)
+	if !found || err != nil { // earlier versions wrote no user
+		return 0
 	}
-	return user
+	return uint32(user)
 }
 
 // namespaceUser returns the user who has made a thread's user namespace. In a namespace below

@@ -41,7 +41,7 @@ func TestNamespaceUser(t *testing.T) {
 		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 			t.Fatal(err)
 		}
-		user, err := namespaceUser(uint32(cmd.Process.Pid))
+		user, err := requester{thread: uint32(cmd.Process.Pid), uid: 200033}.user()
 		if err != nil || user != c.user {
 			t.Errorf("%s: got user %d, %v; want %d", strings.Join(c.argv, " "), user, err, c.user)
 		}

@@ -43,12 +43,13 @@ func (m *machine) containerd(ctx context.Context) []Finding {
 	defer cancel()
 	socket := m.config.Containerd
 	c, err := FindContainerd(ctx, socket)
+	_, noConfig := os.Lstat(m.path(c.Config))
 	switch {
 	case socket == "":
 		return unchecked("no socket of containerd is configured", "--containerd SOCKET")
 	case errors.Is(err, fs.ErrPermission):
 		return unchecked("only root may use "+socket, asRoot)
-	case errors.Is(err, fs.ErrNotExist) && m.hasOtherFronts() && !exists(m.path(c.Config)):
+	case errors.Is(err, fs.ErrNotExist) && errors.Is(noConfig, fs.ErrNotExist) && m.hasOtherFronts():
 		return unchecked("there is no containerd: neither "+socket+" nor "+c.Config+" exists",
 			`address = "" in the node's configuration, if containerd shall not use the node`)
 	case !c.Running:
@@ -62,11 +63,6 @@ func (m *machine) containerd(ctx context.Context) []Finding {
 
 // hasOtherFronts reports whether tools find images by the node without containerd.
 func (m *machine) hasOtherFronts() bool { return m.config.Directory != "" || m.config.ImageStore != "" }
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return !errors.Is(err, fs.ErrNotExist)
-}
 
 // Containerd is the containerd of a machine.
 type Containerd struct {

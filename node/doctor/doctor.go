@@ -51,6 +51,7 @@ var checks = []struct {
 	{"disk", (*machine).disk},
 	{"hub", (*machine).hubs},
 	{"node", (*machine).node},
+	{"node", (*machine).removal},
 	{"cache", (*machine).cache},
 	{"containerd", (*machine).nodeSocket},
 	{"containerd", (*machine).containerd},

@@ -338,3 +338,12 @@ func TestSnapshotterInContainerd(t *testing.T) {
 		check(t, what, new(machine).judgeContainerd(info), c.level, c.words)
 	}
 }
+
+// A removal that has failed is found.
+func TestRemoval(t *testing.T) {
+	m := system(t, map[string]string{RemovalFile: "the snapshotter is in use: pod a/b\nremove it\n"})
+	check(t, "failed", m.removal(t.Context()), Warning, "pod a/b; remove it")
+	if found := system(t, nil).removal(t.Context()); len(found) != 0 {
+		t.Errorf("no removal: got %+v, want nothing", found)
+	}
+}

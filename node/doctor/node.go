@@ -77,8 +77,9 @@ func (m *machine) judgeNode(s *report.Status) []Finding {
 			rules = append(rules, rule{st.Trees.Hidden != "", Problem,
 				"no image of the image store can be started: " + st.Trees.Hidden,
 				"repair that, or configure another image_store; then restart the node"},
-				rule{st.Trees.Hidden == "", OK, fmt.Sprintf("the image store %s has %d images; root's podman run with "+
-					"--uidmap or --userns=auto cannot start them, and rootless Podman can", st.Dir, st.Images), ""})
+				rule{st.Trees.Hidden == "", OK, fmt.Sprintf("the image store %s can be read (images: %d); root's "+
+					"podman run with --uidmap or --userns=auto cannot start them, and rootless Podman can", st.Dir,
+					st.Images), ""})
 		}
 		rules = append(rules, rule{st.Failed != "", Warning,
 			"the image store does not have all images of the hubs: " + st.Failed,

@@ -248,13 +248,3 @@ func (k *kernel) add(s *Server, name string, r Reader) chunk.ID {
 	}
 	return id
 }
-
-// eventually waits until ok returns true. what names the event that the test waits for.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("within 20 s there was no ", what)
-		}
-	}
-}

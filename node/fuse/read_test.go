@@ -9,6 +9,8 @@ import (
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/eventually"
 )
 
 // A read returns the bytes up to the end of the device. A malformed read fails with EIO, and a read
@@ -86,7 +88,7 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 	if a := k.ask(opStatfs, gofuse.FUSE_ROOT_ID, nil); a.errno != 0 { // the node's health check
 		t.Fatalf("statfs: got %v, want no error", a.errno)
 	}
-	eventually(t, "arrival of all reads", func() bool {
+	eventually.Holds(t, "arrival of all reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.limits.active)+s.limits.queued == int(unique)
@@ -104,7 +106,7 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 			t.Fatalf("got answer %+v, want EINTR for read %d", a, unique)
 		}
 	}
-	eventually(t, "end of all reads", func() bool {
+	eventually.Holds(t, "end of all reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		l := &s.limits
@@ -122,7 +124,7 @@ func TestQueuedReadsStart(t *testing.T) {
 		k.read(i, id, 0, small)
 	}
 	k.sync()
-	eventually(t, "start of the first reads", func() bool { return r.reads.Load() == maxPerDevice })
+	eventually.Holds(t, "start of the first reads", func() bool { return r.reads.Load() == maxPerDevice })
 	close(r.release)
 	for range n {
 		if a := k.next(); a.errno != 0 || !bytes.Equal(a.data, patterned(0, small)) {
@@ -142,15 +144,15 @@ func TestInterrupt(t *testing.T) {
 	for i := range uint64(n) {
 		k.read(i, id, 0, small)
 	}
-	eventually(t, "start of the first reads", func() bool { return r.reads.Load() == maxPerDevice })
+	eventually.Holds(t, "start of the first reads", func() bool { return r.reads.Load() == maxPerDevice })
 	for _, unique := range []uint64{n - 1, 7} {
 		k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: unique}))
 		if a := k.next(); a.unique != unique || a.errno != unix.EINTR {
 			t.Errorf("got answer %+v, want EINTR for read %d", a, unique)
 		}
 	}
-	eventually(t, "end of the interrupted read", func() bool { return r.stopped.Load() == 1 })
-	eventually(t, "start of the queued read", func() bool { return r.reads.Load() == maxPerDevice+1 })
+	eventually.Holds(t, "end of the interrupted read", func() bool { return r.stopped.Load() == 1 })
+	eventually.Holds(t, "start of the queued read", func() bool { return r.reads.Load() == maxPerDevice+1 })
 	k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: 7})) // this read is answered already
 	k.send(opInterrupt, 0, 0, nil)                                   // malformed
 	k.sync()
@@ -186,7 +188,7 @@ func TestDeadline(t *testing.T) {
 		}
 	}
 	close(r.release) // the Readers return too late
-	eventually(t, "end of all reads", func() bool {
+	eventually.Holds(t, "end of all reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.limits.active) == 0
@@ -265,9 +267,9 @@ func TestStopFinishesReads(t *testing.T) {
 	r := newStuck()
 	id := k.add(s, "a", r)
 	k.read(1, id, 0, 4096)
-	eventually(t, "start of the read", func() bool { return r.reads.Load() == 1 })
+	eventually.Holds(t, "start of the read", func() bool { return r.reads.Load() == 1 })
 	go func() {
-		eventually(t, "stopping", func() bool {
+		eventually.Holds(t, "stopping", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.stopping

@@ -10,6 +10,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
 	"lighter/format/chunk"
+	"lighter/test/testkit/eventually"
 )
 
 // A time that equals a bucket's bound is in this bucket. The bounds cover the longest read.
@@ -76,7 +77,7 @@ func TestReadsAreCounted(t *testing.T) {
 		k.ask(opRead, nodeID(id), bodyOf(gofuse.ReadIn{Offset: offset, Size: size}))
 	}
 	var st ServerStats
-	eventually(t, "counting", func() bool { // a read is counted after its answer was sent
+	eventually.Holds(t, "counting", func() bool { // a read is counted after its answer was sent
 		st = server.Stats()
 		return st.Cached.Count()+st.Fetched.Count() == reads &&
 			server.DeviceStats(id).Waited.Fetched == st.Fetched.Count()
@@ -97,7 +98,7 @@ func TestReadsAreCounted(t *testing.T) {
 	for range 2 {
 		k.next()
 	}
-	eventually(t, "counting two failed reads, one of them resent", func() bool {
+	eventually.Holds(t, "counting two failed reads, one of them resent", func() bool {
 		st = server.Stats()
 		return st.Failed[Reasons[reasonInvalid]] == 2 && st.Resent == 1 && server.DeviceStats(id).Failed == 2
 	})

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
+	"lighter/test/testkit/eventually"
 )
 
 // resent is resentBit, of a request that the test resends.
@@ -71,7 +72,7 @@ func serveUntilStuck(t *testing.T, s *Server, k *kernel, id chunk.ID, r *stuck) 
 		k.read(i, id, 0, small)
 	}
 	k.sync()
-	eventually(t, "start of the reads", func() bool { return r.reads.Load() == maxPerDevice })
+	eventually.Holds(t, "start of the reads", func() bool { return r.reads.Load() == maxPerDevice })
 	cancel()
 	if err := <-served; err != nil {
 		t.Fatal(err)
@@ -139,7 +140,7 @@ func TestTakeOverWithAJournal(t *testing.T) {
 		t.Errorf("%d requests were answered, want %d", len(got), unanswered+1)
 	}
 	// All slots are free again, and few were ever used.
-	eventually(t, "free slots", func() bool {
+	eventually.Holds(t, "free slots", func() bool {
 		next.journal.mu.Lock()
 		defer next.journal.mu.Unlock()
 		return len(next.journal.free)+1 == int(next.journal.next) && next.journal.next < 300
@@ -188,7 +189,7 @@ func TestJournalOfAnotherSize(t *testing.T) {
 		for unique := range uint64(reads - 1) {
 			k.read(2+unique, id, 0, small)
 		}
-		eventually(t, "start of all reads", func() bool { return r.reads.Load() == reads })
+		eventually.Holds(t, "start of all reads", func() bool { return r.reads.Load() == reads })
 		close(r.release)
 		for range reads {
 			if a := k.next(); a.errno != 0 || !bytes.Equal(a.data, patterned(0, small)) {

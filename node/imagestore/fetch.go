@@ -14,12 +14,13 @@ import (
 	"lighter/wire"
 )
 
-// missing returns the images that are not in a list, without those that have failed in this round.
-// Those that failed most often come last: they do not keep others from the store.
-func (s *Store) missing(l *list, listed []wire.Image, failed map[string]bool) (missing []wire.Image) {
-	images := l.byManifest()
+// missing returns the images that are not in a list, without those that would get no name, and
+// those that were tried in this round. Those that failed most often come last: they do not keep
+// others from the store.
+func (s *Store) missing(l *list, listed []wire.Image, tried map[string]bool) (missing []wire.Image) {
+	images, taken := l.byManifest(), l.takenNames()
 	for _, i := range listed {
-		if !failed[i.Name] && l.find(images, i) == nil {
+		if !tried[i.Name] && l.find(images, i) == nil && !s.unnamed.has(i, taken) {
 			missing = append(missing, i)
 		}
 	}

@@ -3,9 +3,12 @@ package imagestore
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"lighter/wire"
 )
 
 // unavailable is an error of a hub that gives no answer.
@@ -40,6 +43,30 @@ func TestHubGoesAway(t *testing.T) {
 			t.Errorf("got status %+v, want 40 images", status)
 		}
 	})
+}
+
+// An image whose name another image has in the store is fetched once. It gets the name when that
+// image is gone. A round ends however many such images there are.
+func TestNamesOfOthers(t *testing.T) {
+	h := newHub()
+	const images = batchSize + 10
+	for n := range images {
+		h.add(t, fmt.Sprintf("%03d:1", n), fmt.Sprint(n))
+		h.add(t, fmt.Sprintf("localhost/%03d:1", n), fmt.Sprint(n, " of localhost"))
+	}
+	s := h.open(t, t.TempDir())
+	for range 2 {
+		if update(t, s); s.Status().Images != images || h.fetched.Load() != 2*images {
+			t.Fatalf("%d images after %d requests, want %d after %d", s.Status().Images, h.fetched.Load(), images,
+				2*images)
+		}
+	}
+	h.images = slices.DeleteFunc(h.images, func(i wire.Image) bool { return i.Name == "007:1" })
+	update(t, s)
+	chain := h.images[slices.IndexFunc(h.images, func(i wire.Image) bool { return i.Name == "localhost/007:1" })].Chain
+	if !slices.ContainsFunc(s.list.Images, func(k known) bool { return k.Chain == chain }) {
+		t.Error("the image does not have the name that has become free")
+	}
 }
 
 // Images that a hub never gives, although it answers about others, do not keep these from the

@@ -19,9 +19,11 @@ const (
 	fetches   = 4
 
 	// maxStreams bounds the files of tar-split that are open, and layers those that are made at a
-	// time. Others wait.
-	maxStreams = 64
-	layers     = 4
+	// time. Others wait. userStreams and userLayers bound them for one user besides root.
+	maxStreams  = 64
+	userStreams = 16
+	layers      = 4
+	userLayers  = 3
 	// readerPatience is how long a reader may not read. A reader that waits any longer gets an
 	// error, so that others get its place.
 	readerPatience = 2 * time.Minute

@@ -72,9 +72,10 @@ func (l *list) addLayer(y layer) {
 
 // description is an image of a hub as the store needs it.
 type description struct {
-	image known
-	data  map[string][]byte // by key
-	layer []layer           // the lowest first
+	listed wire.Image
+	image  known
+	data   map[string][]byte // by key
+	layer  []layer           // the lowest first
 }
 
 // describe makes the entries of an image. bytes has the sizes of the layers' tar streams, if they
@@ -114,7 +115,7 @@ func describe(listed wire.Image, all imageconfig.Image, bytes []int64) (d descri
 		parent = y.ID
 	}
 	i.Layer = parent
-	d.image = known{image: i, Chain: listed.Chain, Repositories: all.Repositories}
+	d.listed, d.image = listed, known{image: i, Chain: listed.Chain, Repositories: all.Repositories}
 	d.data = map[string][]byte{manifestKey: all.Manifest, manifestPrefix + listed.Digest: all.Manifest,
 		manifest.Config.Digest.String(): all.Config}
 	for key, b := range d.data {
@@ -234,6 +235,17 @@ func (l *list) setNames(listed []wire.Image, used map[string]bool) {
 		}
 	}
 	slices.SortFunc(l.Images, func(a, b known) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// takenNames returns the names of all images.
+func (l *list) takenNames() map[string]bool {
+	taken := map[string]bool{}
+	for _, k := range l.Images {
+		for _, name := range k.Names {
+			taken[name] = true
+		}
+	}
+	return taken
 }
 
 // storeNames returns the names that an image of the hub has in the store. The tools look for a name

@@ -58,16 +58,18 @@ type Store struct {
 	// failed has the names of missing images, and how often each could not be fetched; of Run's
 	// goroutine.
 	failed map[string]int
+	// unnamed has the images that got no name; of Run's goroutine.
+	unnamed unnamed
 
 	life  context.Context // of streams
 	end   context.CancelFunc
 	tasks sync.WaitGroup // streams
-	slots chan struct{}  // has an element for each layer that is passed to a tool
+	turns turns
 
 	mu      sync.Mutex // guards what follows; only the goroutine of Run replaces list
 	list    *list      // never changed, only replaced
 	status  Status
-	streams int
+	streams map[uint32]int // open ones, by user
 }
 
 // Status is the state of a store.
@@ -91,7 +93,8 @@ func Open(c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("resolve the path of the image store: %w", err)
 	}
-	s := &Store{config: c, dir: dir, slots: make(chan struct{}, layers), status: Status{Dir: c.Dir}}
+	s := &Store{config: c, dir: dir, turns: turns{taken: map[uint32]int{}}, streams: map[uint32]int{},
+		status: Status{Dir: c.Dir}}
 	s.life, s.end = context.WithCancel(context.Background())
 	if s.list, err = readList(dir); err != nil {
 		c.Log.Error("cannot read the list of the image store: it is made again", "err", err)
@@ -190,12 +193,14 @@ func (s *Store) update(ctx context.Context) error {
 		return err
 	}
 	l := s.copyList()
+	l.setNames(listed, s.config.Used())
+	s.unnamed = s.unnamed.of(listed)
 	var cause error
 	if more > 0 {
 		cause = fmt.Errorf("the hubs have %d images more than the store can list: choose some with image_store_names",
 			more)
 	}
-	failed := map[string]bool{}
+	failed, tried := map[string]bool{}, map[string]bool{}
 	defer func() {
 		before := s.failed
 		s.failed = map[string]int{}
@@ -206,16 +211,20 @@ func (s *Store) update(ctx context.Context) error {
 		}
 	}()
 	for {
-		missing := s.missing(l, listed, failed)
+		missing := s.missing(l, listed, tried)
 		got := s.fetch(ctx, missing[:min(len(missing), batchSize)])
 		for _, name := range got.failed {
-			failed[name] = true
+			failed[name], tried[name] = true, true
+		}
+		for _, d := range got.described {
+			tried[d.listed.Name] = true
 		}
 		cause = cmp.Or(cause, got.err)
 		if err := s.write(l, got.described); err != nil {
 			return err
 		}
 		l.setNames(listed, s.config.Used())
+		s.unnamed.add(l, got.described)
 		if err := s.publish(ctx, l); err != nil {
 			return err
 		}

@@ -38,14 +38,19 @@ type stream struct {
 	rest   []byte      // the bytes of the last block that were not read
 }
 
-// Open implements directory.Links. The error is EMFILE if too many files are open.
-func (s *Store) Open(name string) (directory.Stream, error) {
+// Open implements directory.Links. The error is EMFILE if too many files are open, of all users or
+// of this one.
+func (s *Store) Open(name string, user uint32) (directory.Stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.streams >= maxStreams || s.life.Err() != nil {
+	all := 0
+	for _, n := range s.streams {
+		all += n
+	}
+	if all >= maxStreams || user != 0 && s.streams[user] >= userStreams || s.life.Err() != nil {
 		return nil, syscall.EMFILE
 	}
-	s.streams++
+	s.streams[user]++
 	// One block is ready before anybody reads: the file's beginning. containers/storage reads it
 	// with locks held, and the rest without them.
 	f := &stream{blocks: make(chan []byte, 1)}
@@ -53,11 +58,13 @@ func (s *Store) Open(name string) (directory.Stream, error) {
 	f.end = end
 	s.tasks.Go(func() {
 		defer end()
-		f.err = s.fill(ctx, f, strings.TrimSuffix(name, splitSuffix))
+		f.err = s.fill(ctx, f, strings.TrimSuffix(name, splitSuffix), user)
 		close(f.blocks)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.streams--
+		if s.streams[user]--; s.streams[user] == 0 {
+			delete(s.streams, user)
+		}
 	})
 	return f, nil
 }
@@ -84,9 +91,9 @@ func (f *stream) Read(ctx context.Context, b []byte) (int, error) {
 func (f *stream) Close() { f.end() }
 
 // fill writes the file of a layer to the readers of a stream.
-func (s *Store) fill(ctx context.Context, f *stream, id string) error {
+func (s *Store) fill(ctx context.Context, f *stream, id string, user uint32) error {
 	began := time.Now()
-	n, err := s.split(ctx, blockWriter{ctx, f.blocks}, id)
+	n, err := s.split(ctx, blockWriter{ctx, f.blocks}, id, user)
 	switch {
 	case err == nil:
 		s.config.Log.Info("a tool has read a layer of the image store", "layer", id, "bytes", n,
@@ -98,18 +105,17 @@ func (s *Store) fill(ctx context.Context, f *stream, id string) error {
 }
 
 // split writes the file of a layer, and returns the size of its tar stream.
-func (s *Store) split(ctx context.Context, to io.Writer, id string) (n int64, err error) {
+func (s *Store) split(ctx context.Context, to io.Writer, id string, user uint32) (n int64, err error) {
 	out := bufio.NewWriterSize(to, blockSize)
 	w, err := newSplitWriter(out)
 	if err = errors.Join(err, out.Flush()); err != nil {
 		return 0, err
 	}
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
+	done, err := s.turns.take(ctx, user)
+	if err != nil {
+		return 0, err
 	}
+	defer done()
 	s.mu.Lock()
 	l := s.list
 	s.mu.Unlock()

@@ -130,7 +130,7 @@ func read(ctx context.Context, t *testing.T, s *Store, id string) (tar string, e
 	if !s.HasFile(id + splitSuffix) {
 		t.Fatal("the layer has no file")
 	}
-	f, err := s.Open(id + splitSuffix)
+	f, err := s.Open(id+splitSuffix, 0)
 	if err != nil {
 		return "", err
 	}
@@ -190,8 +190,8 @@ func TestStream(t *testing.T) {
 					t.Errorf("got %d bytes, %v after %d requests; want %d after %d", len(got), err, h.registry.asked,
 						len(layerText), c.asked)
 				}
-				if err := s.Close(); err != nil || s.streams != 0 {
-					t.Errorf("%d files are open, %v", s.streams, err)
+				if err := s.Close(); err != nil || len(s.streams) != 0 {
+					t.Errorf("%d files are open, %v", len(s.streams), err)
 				}
 			})
 		})
@@ -234,9 +234,9 @@ func TestStreamFails(t *testing.T) {
 				if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 					t.Errorf("got %v, want an error that is no end", err)
 				}
-				if err := s.Close(); err != nil || h.registry.asked != c.asked || s.streams != 0 {
-					t.Errorf("got %d requests, want %d; %d files are open, %v", h.registry.asked, c.asked, s.streams,
-						err)
+				if err := s.Close(); err != nil || h.registry.asked != c.asked || len(s.streams) != 0 {
+					t.Errorf("got %d requests, want %d; %d files are open, %v", h.registry.asked, c.asked,
+						len(s.streams), err)
 				}
 			})
 		})
@@ -287,14 +287,14 @@ func TestStreamLimits(t *testing.T) {
 		}
 		var open []directory.Stream
 		for range maxStreams {
-			f, err := s.Open(id + splitSuffix)
+			f, err := s.Open(id+splitSuffix, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			open = append(open, f)
 			synctest.Wait() // so that the first ones are fetched
 		}
-		if _, err := s.Open(id + splitSuffix); !errors.Is(err, syscall.EMFILE) {
+		if _, err := s.Open(id+splitSuffix, 0); !errors.Is(err, syscall.EMFILE) {
 			t.Errorf("one file too many: %v, want EMFILE", err)
 		}
 		expect := func(begun, ended int) {
@@ -309,11 +309,53 @@ func TestStreamLimits(t *testing.T) {
 		expect(layers+1, 1)
 		time.Sleep(readerPatience + time.Second)
 		expect(2*layers+1, layers+1)
-		if err := s.Close(); err != nil || s.streams != 0 {
-			t.Errorf("%d files are open, %v", s.streams, err)
+		if err := s.Close(); err != nil || len(s.streams) != 0 {
+			t.Errorf("%d files are open, %v", len(s.streams), err)
 		}
-		if _, err := s.Open(id + splitSuffix); err == nil {
+		if _, err := s.Open(id+splitSuffix, 0); err == nil {
 			t.Error("a file can be opened after the end")
+		}
+	})
+}
+
+// A user who does not read what was opened keeps no other user from reading, and cannot open all
+// files.
+func TestStreamsOfAUserAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, s, id := withLayer(t, []byte(layerText))
+		for range userStreams {
+			if _, err := s.Open(id+splitSuffix, 1000); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait() // so that the first ones are fetched
+		if _, err := s.Open(id+splitSuffix, 1000); !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("one file too many of a user: %v, want EMFILE", err)
+		}
+		began := time.Now()
+		if got, err := read(t.Context(), t, s, id); err != nil || got != layerText || time.Since(began) > 0 {
+			t.Errorf("another user got %d bytes, %v after %s; want all at once", len(got), err, time.Since(began))
+		}
+		for range layers { // root's take the free place, and wait
+			if _, err := s.Open(id+splitSuffix, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		f, err := s.Open(id+splitSuffix, 1001)
+		if err != nil {
+			t.Fatal(err)
+		}
+		zip, err := gzip.NewReader(readerOf{t.Context(), f})
+		if err == nil {
+			_, err = io.Copy(io.Discard, zip)
+		}
+		if took := time.Since(began); err != nil || took > readerPatience {
+			t.Errorf("a third user: %v after %s; want a turn within %s", err, took, readerPatience)
+		}
+		if err := s.Close(); err != nil || len(s.streams) != 0 || len(s.turns.waiting) != 0 || s.turns.all != 0 {
+			t.Errorf("%d files are open, %d wait, %d have their turn, %v", len(s.streams), len(s.turns.waiting),
+				s.turns.all, err)
 		}
 	})
 }
@@ -325,7 +367,7 @@ func TestStreamIsInterrupted(t *testing.T) {
 		h, s, id := withLayer(t, gzipped(t, layerText))
 		h.registry.setAway(errors.New("connection refused"))
 		began := time.Now()
-		f, err := s.Open(id + splitSuffix)
+		f, err := s.Open(id+splitSuffix, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

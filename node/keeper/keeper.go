@@ -35,6 +35,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/durable"
 )
 
 const (
@@ -86,7 +88,7 @@ func (p Process) Keep(ctx context.Context, files []*os.File, note []byte) error 
 	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) {
 		return err
 	}
-	if err := start(p.Root, p.Command); err != nil {
+	if err := start(ctx, p.Root, p.Command); err != nil {
 		return fmt.Errorf("start a keeper: %w", err)
 	}
 	return give(ctx, p.Root, files, note)
@@ -224,8 +226,27 @@ func dial(ctx context.Context, root string) (*net.UnixConn, error) {
 	return c, c.SetDeadline(time.Now().Add(timeout))
 }
 
+// errListens says that a keeper listens on the socket of a root.
+var errListens = errors.New("another keeper listens there")
+
 // makeSocket makes the socket of root's keeper, in place of the one that an ended keeper has left.
-func makeSocket(root string) (*net.UnixListener, error) {
+// While it does, root is locked against daemons that start, and against other keepers: the
+// descriptors of a keeper whose socket is replaced would be lost.
+func makeSocket(ctx context.Context, root string) (*net.UnixListener, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	unlock, err := durable.LockDir(ctx, root)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", root, err)
+	}
+	defer unlock()
+	conn, err := dial(ctx, root)
+	switch {
+	case err == nil:
+		return nil, errors.Join(errListens, conn.Close())
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED):
+		return nil, err
+	}
 	if err := os.Remove(Socket(root)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -241,12 +262,16 @@ func makeSocket(root string) (*net.UnixListener, error) {
 }
 
 // start starts a keeper process. When it returns, the process's socket exists, so clients need not
-// wait for it. Only the daemon that has locked root calls start.
-func start(root string, command []string) error {
+// wait for it. Only the daemon that has locked root calls start. If a keeper has begun to listen
+// meanwhile (Stay), none is started.
+func start(ctx context.Context, root string, command []string) error {
 	if len(command) == 0 {
 		return errors.New("no command is known that runs a keeper")
 	}
-	listener, err := makeSocket(root)
+	listener, err := makeSocket(ctx, root)
+	if errors.Is(err, errListens) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -43,10 +44,10 @@ func Run() error {
 }
 
 // Stay runs the keeper of root as a service of its own. It listens on root's socket itself, goes on
-// when it holds nothing, and returns only if it cannot listen.
+// when it holds nothing, and returns only if it cannot listen, or another keeper does.
 func Stay(root string) error {
 	protect()
-	listener, err := makeSocket(root)
+	listener, err := makeSocket(context.Background(), root)
 	if err != nil {
 		return fmt.Errorf("listen for a node at %s: %w", root, err)
 	}

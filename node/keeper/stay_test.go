@@ -12,7 +12,7 @@ import (
 )
 
 // A keeper that is a service of its own holds what a daemon gives it, and stays when that was
-// dropped or has ended. A daemon starts no second keeper.
+// dropped or has ended. Neither a daemon nor the service's manager starts a second keeper.
 func TestStay(t *testing.T) {
 	root := socketdir.New(t)
 	self, err := os.Executable()
@@ -36,6 +36,9 @@ func TestStay(t *testing.T) {
 		r, w := pipe(t)
 		if err := p.Keep(t.Context(), []*os.File{w}, []byte(note)); err != nil {
 			t.Fatalf("%s: %v", note, err)
+		}
+		if err := Stay(root); !errors.Is(err, errListens) {
+			t.Errorf("%s: a second keeper: got %v, want %v", note, err, errListens)
 		}
 		if err := p.Holds(t.Context(), []byte(note)); err != nil {
 			t.Errorf("%s: %v", note, err)

@@ -48,6 +48,9 @@ const (
 	maxPause   = time.Minute
 	// shortPause is the interval at which a shortage of memory or disk is checked again.
 	shortPause = time.Second
+	// maxLoading is how long startup packs wait for a cache that is being loaded. A cache of 10 GB
+	// loads in a fraction of it. Packs do not wait for a very large cache: the start is now.
+	maxLoading = time.Second
 	// maxEarly bounds the reads of a device that are kept until its triggers are known.
 	maxEarly = 256
 	// A pack is small if it has at most 1/smallPart of the bytes of the largest pack that the same

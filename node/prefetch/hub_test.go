@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -166,8 +167,11 @@ func (h *startHub) requests() (most, all int) {
 	return most, all
 }
 
-// memoryCache is a store.Cache in memory. If it is full, it stores nothing.
+// memoryCache is a store.Cache in memory. If it is full, it stores nothing. While it is loading, it
+// does not know its chunks.
 type memoryCache struct {
+	loading atomic.Bool
+
 	mu     sync.Mutex
 	chunks map[chunk.ID][]byte
 	full   bool
@@ -193,10 +197,10 @@ func (k *memoryCache) Has(id chunk.ID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, ok := k.chunks[id]
-	return ok
+	return ok && !k.IsLoading()
 }
 
-func (*memoryCache) IsLoading() bool { return false }
+func (k *memoryCache) IsLoading() bool { return k.loading.Load() }
 
 func (k *memoryCache) Put(ref chunk.Ref, plain []byte) {
 	k.mu.Lock()

@@ -38,6 +38,8 @@ type Source interface {
 type Cache interface {
 	// Has reports whether a chunk is probably cached.
 	Has(id chunk.ID) bool
+	// IsLoading reports whether chunks of a previous process may still turn up in the cache.
+	IsLoading() bool
 	// Load reads chunks from the disk into memory, and returns when it has read them. It skips
 	// chunks that are not cached.
 	Load(refs []chunk.Ref)

@@ -38,6 +38,8 @@ func (s *shelf) Has(id chunk.ID) bool {
 	return s.cached[id]
 }
 
+func (*shelf) IsLoading() bool { return false }
+
 func (s *shelf) Read(_ context.Context, ref chunk.Ref, offset int, dst []byte, _ func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

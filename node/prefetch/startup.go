@@ -246,8 +246,19 @@ func (s *startup) end() {
 	s.work.Wait()
 }
 
+// awaitCache waits until the cache knows what a previous process has stored, up to maxLoading.
+// Otherwise packs that are cached would be fetched again after a crash of the node.
+func (s *startup) awaitCache() {
+	for end := time.Now().Add(maxLoading); s.cache.IsLoading() && time.Now().Before(end); {
+		if !sleep.For(s.ctx, maxLoading/100) {
+			return
+		}
+	}
+}
+
 // run fetches wanted packs until no more are queued.
 func (s *startup) run() {
+	s.awaitCache()
 	p := &pass{slots: make(chan struct{}, maxUnits)}
 	backoff := sleep.Backoff{First: time.Second, Most: maxPause}
 	failures := 0

@@ -93,6 +93,32 @@ func TestStreamCountsUnitSizes(t *testing.T) {
 	})
 }
 
+// After a crash, the cache is loaded while the first reads come. Startup packs wait until the cache
+// knows its chunks, so they are not fetched again. They do not wait long.
+func TestStartupPacksWaitForTheCache(t *testing.T) {
+	h := newStartHub(t)
+	for loading, cached := range map[time.Duration]bool{maxLoading / 2: true, time.Hour: false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := openStart(t, h, Options{Limit: plenty})
+			b.putGroup(0)
+			b.cache.loading.Store(true)
+			loaded := time.AfterFunc(loading, func() { b.cache.loading.Store(false) })
+			_, before := h.requests()
+			b.Begin()
+			time.Sleep(2 * maxLoading)
+			if _, all := h.requests(); (all == before) != cached {
+				t.Errorf("a cache that loads for %s: %d requests, want requests only if it loads too long", loading,
+					all-before)
+			}
+			if got := b.loads()[0] > 0; cached && !got {
+				t.Error("the cached pack was not loaded into memory")
+			}
+			loaded.Stop()
+			b.close(t)
+		})
+	}
+}
+
 // If Begin is not called, the first read starts the stream: a previous daemon may have mounted the
 // tree.
 func TestStreamBeginsWithARead(t *testing.T) {

@@ -33,6 +33,10 @@ func (d directory) Answer(_ context.Context, q Request) (*Answer, error) {
 	return &Answer{Chain: chain}, d.read(q.Chain, chain)
 }
 
+func (d directory) Soon(context.Context, string) (*wire.Soon, error) {
+	return nil, chunk.ErrNotFound
+}
+
 func (d directory) Tree(_ context.Context, chain string) (*index.Statement, error) {
 	var answer wire.Chain
 	err := d.read(chain, &answer)

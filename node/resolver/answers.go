@@ -26,10 +26,10 @@ type answers struct {
 	pauseCause  error     // why they do
 }
 
-// factsKey is a key of answers.known. A chain has facts for each manifest that it was looked up
-// with. An empty manifest stands for a lookup of the chain alone. An empty chain stands for the
-// manifest's image as a whole.
-type factsKey struct{ manifest, chain string }
+// factsKey is a key of answers.known. A chain has facts for each image (Request.image) that it was
+// looked up with. An empty image stands for a lookup of the chain alone. An empty chain stands for
+// the image as a whole.
+type factsKey struct{ image, chain string }
 
 func newAnswers(ask func(q Request) (map[string]*facts, error)) *answers {
 	return &answers{ask: ask, known: map[factsKey]facts{}}
@@ -57,8 +57,8 @@ func (a *answers) recall(q Request, p patience) (*facts, <-chan singleflight.Res
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
-	this := factsKey{q.Manifest, q.Chain}
-	f, below, manifest := a.known[this], a.known[factsKey{q.Manifest, q.Parent}], a.known[factsKey{q.Manifest, ""}]
+	this := factsKey{q.image(), q.Chain}
+	f, below, manifest := a.known[this], a.known[factsKey{q.image(), q.Parent}], a.known[factsKey{q.image(), ""}]
 	switch {
 	case q.Parent != "" && below.err != nil && below.isFresh(now, answerTTL):
 		// No layer above an unclaimed layer is claimed. Each further layer of the pull renews the
@@ -81,7 +81,7 @@ func (a *answers) recall(q Request, p patience) (*facts, <-chan singleflight.Res
 		a.known[this] = f
 	default:
 		// No answer can have been remembered since known was read, because mu is held.
-		return nil, a.inFlight.DoChan(cmp.Or(q.Manifest, q.Chain),
+		return nil, a.inFlight.DoChan(cmp.Or(q.image(), q.Chain),
 			func() (any, error) { a.askAndRemember(q); return nil, nil })
 	}
 	return &f, nil
@@ -97,16 +97,31 @@ func (a *answers) askAndRemember(q Request) {
 		a.repositories = 0
 	}
 	for chain, f := range answer {
-		a.known[factsKey{q.Manifest, chain}] = *f
+		a.known[factsKey{q.image(), chain}] = *f
 	}
 	if err != nil {
-		a.known[factsKey{q.Manifest, q.Chain}] = facts{at: now, err: err}
+		a.known[factsKey{q.image(), q.Chain}] = facts{at: now, err: err}
 	}
 	if q.Manifest != "" {
-		a.known[factsKey{q.Manifest, ""}] = facts{at: now, err: err}
+		a.known[factsKey{q.image(), ""}] = facts{at: now, err: err}
 	}
 	if f := answer[q.Chain]; f != nil && f.image != nil {
 		a.repositories += len(f.image.Repositories)
+	}
+}
+
+// forget forgets that the answerers did not know a chain or its image, and that they knew all
+// chains above the chain below.
+func (a *answers) forget(q Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.known, factsKey{q.image(), q.Chain})
+	if whole := (factsKey{q.image(), ""}); a.known[whole].err != nil {
+		delete(a.known, whole)
+	}
+	if below, ok := a.known[factsKey{q.image(), q.Parent}]; ok && q.Parent != "" {
+		below.complete = false
+		a.known[factsKey{q.image(), q.Parent}] = below
 	}
 }
 
@@ -114,7 +129,7 @@ func (a *answers) askAndRemember(q Request) {
 func (a *answers) refuse(q Request, why error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	k := factsKey{q.Manifest, q.Chain}
+	k := factsKey{q.image(), q.Chain}
 	f := a.known[k]
 	f.at, f.err = time.Now(), why
 	a.known[k] = f

@@ -89,6 +89,10 @@ func (o oneImage) Tree(context.Context, string) (*index.Statement, error) {
 	return nil, chunk.ErrNotFound
 }
 
+func (o oneImage) Soon(context.Context, string) (*wire.Soon, error) {
+	return nil, chunk.ErrNotFound
+}
+
 // cached is a resolver.Trees that has all trees.
 type cached struct{}
 

@@ -30,6 +30,7 @@ type fakeHub struct {
 	answer func(ctx context.Context, chain string) (*wire.Chain, error)
 	image  func(ctx context.Context, manifest string) (*wire.Manifest, error)
 	tree   func(ctx context.Context, chain string) (*index.Statement, error)
+	soon   func(manifest string) *wire.Soon // nil, and a nil answer: it does not say
 	key    ed25519.PrivateKey
 	local  bool // the hub is on this machine
 
@@ -66,6 +67,15 @@ func (h *fakeHub) Manifest(ctx context.Context, manifest string) (*wire.Manifest
 	h.manifests = append(h.manifests, manifest)
 	h.mu.Unlock()
 	return h.image(ctx, manifest)
+}
+
+func (h *fakeHub) Soon(_ context.Context, manifest string) (*wire.Soon, error) {
+	if h.soon != nil {
+		if soon := h.soon(manifest); soon != nil {
+			return soon, nil
+		}
+	}
+	return nil, chunk.ErrNotFound
 }
 
 func (h *fakeHub) Tree(ctx context.Context, chain string) (*index.Statement, error) {

@@ -14,8 +14,8 @@ import (
 type Signer struct {
 	Key    string `json:"key"`
 	Signed int    `json:"signed"` // number of statements
-	// Missing lists the chains whose statements the key has not signed. These statements would be
-	// refused if the key were the only pinned key.
+	// Missing lists the chains whose statements the key has not signed, besides the node's own.
+	// These statements would be refused if the key were the only pinned key.
 	Missing []string `json:"missing"`
 }
 
@@ -26,11 +26,12 @@ func (c *Chains) Signers() []Signer {
 	for _, key := range c.keys.pinned() {
 		s := Signer{Key: index.FormatKey(key), Missing: []string{}}
 		for _, statement := range statements {
-			if statement.SignedBy(key) {
+			switch {
+			case statement.SignedBy(key):
 				s.Signed++
-				continue
+			case !c.keys.isOwn(&statement):
+				s.Missing = append(s.Missing, statement.Chain)
 			}
-			s.Missing = append(s.Missing, statement.Chain)
 		}
 		slices.Sort(s.Missing)
 		all = append(all, s)
@@ -59,7 +60,7 @@ func (c *Chains) toRenew() (chains []string) {
 	defer c.mu.Unlock()
 	for chain, s := range c.states {
 		lacks := func(key ed25519.PublicKey) bool { return s.statement != nil && !s.statement.SignedBy(key) }
-		if s.refused != nil || slices.ContainsFunc(keys, lacks) {
+		if s.refused != nil || !c.keys.isOwn(s.statement) && slices.ContainsFunc(keys, lacks) {
 			chains = append(chains, chain)
 		}
 	}

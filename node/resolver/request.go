@@ -13,15 +13,28 @@ type Request struct {
 	Reference string
 	Manifest  string
 
+	// Pulled is Manifest, also under TrustChain, where the answers of hubs do not depend on it. The
+	// Resolver sets it.
+	Pulled string
+
 	// MoreAbove says that the image has layers above this one. If it is false, the image may have
 	// some or none.
 	MoreAbove bool
 }
 
-// repository returns HOST[:PORT]/PATH of the reference, or "" if the reference has no host: hubs
+// image returns what answers about the request's image depend on: its manifest, and the repository
+// from which it is pulled. It is empty if the request has no manifest.
+func (q Request) image() string {
+	if q.Manifest == "" {
+		return ""
+	}
+	return q.Manifest + " " + q.Repository()
+}
+
+// Repository returns HOST[:PORT]/PATH of the reference, or "" if the reference has no host: hubs
 // use names without a host for their own images. It splits a reference as containerd does, and
 // normalizes nothing, so that it finds the repository from which containerd pulls.
-func (q Request) repository() string {
+func (q Request) Repository() string {
 	repository, _, _ := strings.Cut(q.Reference, "@")
 	host, path, found := strings.Cut(repository, "/")
 	if !found || host != "localhost" && !strings.ContainsAny(host, ".:") {

@@ -156,7 +156,7 @@ func (r *Resolver) Allow(ctx context.Context, q Request) error {
 	if r.config.Trust == TrustChain {
 		return nil
 	}
-	repository := q.repository()
+	repository := q.Repository()
 	if digest.Digest(q.Manifest).Validate() != nil || repository == "" {
 		return ErrUnnamed
 	}
@@ -187,14 +187,24 @@ func abbreviate(names []string) string {
 	return text
 }
 
-// lookup returns the facts about a request's chain.
+// lookup returns the facts about a request's chain. If an answerer is about to have the image,
+// lookup waits for it.
 func (r *Resolver) lookup(ctx context.Context, q Request, p patience) (facts, error) {
-	return r.answers.lookup(ctx, r.withTrust(q), p)
+	q = r.withTrust(q)
+	var wait soonWait
+	for {
+		f, err := r.answers.lookup(ctx, q, p)
+		if !errors.Is(err, chunk.ErrNotFound) || !r.awaitSoon(ctx, q, &wait) {
+			return f, err
+		}
+		r.answers.forget(q)
+	}
 }
 
 // withTrust removes the manifest from a request under TrustChain, because answers then depend only
 // on the chain.
 func (r *Resolver) withTrust(q Request) Request {
+	q.Pulled = q.Manifest
 	if r.config.Trust == TrustChain {
 		q.Manifest = ""
 	}
@@ -222,7 +232,7 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 		}
 	case err == errNoImage: // a hub answered: the reason is fit for users
 	case errors.Is(err, chunk.ErrNotFound) && q.Manifest != "":
-		err = fmt.Errorf("the hub knows no image with manifest %s, and trust is image", q.Manifest)
+		err = missingError("the hub knows no image with manifest " + q.Manifest + ", and trust is image")
 	case errors.Is(err, chunk.ErrNotFound):
 		err = errUnknown
 	case errors.As(err, new(refusedError)):
@@ -241,7 +251,7 @@ func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request) (map[strin
 	if err != nil {
 		return nil, err
 	}
-	keys, err := r.keys.Get(ctx)
+	keys, err := r.keys.of(ctx, answer.Own)
 	if err != nil {
 		return nil, err
 	}
@@ -334,7 +344,7 @@ func (r *Resolver) askTree(ctx context.Context, chain string) (*index.Statement,
 		if err != nil {
 			return nil, err
 		}
-		keys, err := r.keys.Get(ctx)
+		keys, err := r.keys.of(ctx, r.keys.isOwn(s))
 		if err != nil {
 			return nil, err
 		}

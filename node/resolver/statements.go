@@ -58,7 +58,7 @@ func (c *Chains) read(chain string) (*index.Statement, error) {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return nil, fmt.Errorf("read %s: %w", c.path(chain), err)
 	}
-	err = s.Verify(chain, c.keys.pinned())
+	err = s.Verify(chain, c.keys.believed())
 	if s.Chain != chain || s.Tree.IsZero() {
 		return nil, cmp.Or(err, errors.New("the statement names no tree"))
 	}
@@ -97,7 +97,7 @@ func (c *Chains) isBetter(s *index.Statement, state *chainState) bool {
 		return true
 	}
 	signsOnlyNew := func(key ed25519.PublicKey) bool { return s.SignedBy(key) && !old.SignedBy(key) }
-	return slices.ContainsFunc(c.keys.pinned(), signsOnlyNew)
+	return slices.ContainsFunc(c.keys.believed(), signsOnlyNew)
 }
 
 // write replaces a chain's statement on disk. The chain is held, and its statement is not being

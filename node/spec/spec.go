@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path"
 	"slices"
@@ -95,10 +96,23 @@ func (o *Options) Check() error {
 	case o.CPUs != 0 && !(o.CPUs >= minCPUs && o.CPUs <= maxCPUs): // also not a number
 		return fmt.Errorf("%g processors: want %g to %d", o.CPUs, minCPUs, maxCPUs)
 	case o.Rootless && (o.Memory > 0 || o.CPUs > 0):
-		return errors.New("limits of memory and processors need root: without it, put systemd-run --user --scope " +
-			"-p MemoryMax=4G -p CPUQuota=200% before lighter run")
+		return fmt.Errorf("limits of memory and processors need root: without it, systemd sets them on a machine "+
+			"whose cgroups have version 2 (%s lighter run ...)", o.limited())
 	}
 	return nil
+}
+
+// limited returns the beginning of a command line that runs a program with the limits. On a machine
+// with cgroups of version 1, systemd ignores them without a word.
+func (o *Options) limited() string {
+	line := "systemd-run --user --scope"
+	if o.Memory > 0 {
+		line += fmt.Sprintf(" -p MemoryMax=%d", o.Memory)
+	}
+	if o.CPUs > 0 {
+		line += fmt.Sprintf(" -p CPUQuota=%.0f%%", math.Ceil(o.CPUs*100))
+	}
+	return line
 }
 
 const (

@@ -203,8 +203,14 @@ func TestRootless(t *testing.T) {
 			t.Errorf("network %s: the masked paths are %v", network, s.Linux.MaskedPaths)
 		}
 	}
-	if err := (&spec.Options{Rootless: true, CPUs: 1}).Check(); err == nil {
-		t.Error("a limit of processors in a user namespace: got no error")
+	for want, o := range map[string]spec.Options{
+		"systemd-run --user --scope -p CPUQuota=150% lighter run":                       {CPUs: 1.5},
+		"systemd-run --user --scope -p MemoryMax=67108864 -p CPUQuota=100% lighter run": {CPUs: 1, Memory: 64 << 20},
+	} {
+		o.Rootless = true
+		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("limits in a user namespace: got %v, want an error with the way out: %s", err, want)
+		}
 	}
 }
 

@@ -21,6 +21,8 @@ type streamed struct {
 
 func (s *streamed) Has(chunk.ID) bool { return false }
 
+func (s *streamed) IsLoading() bool { return false }
+
 func (s *streamed) Stream(context.Context, chunk.Ref, int64) (func(context.Context) (int64, error), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

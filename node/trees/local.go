@@ -21,6 +21,10 @@ const (
 	localOld = "local.rm"  // being removed
 )
 
+// ErrDerived means that a tree can have no local device, because chunks of it have no digests of
+// their own (package layer): nothing could verify the file.
+var ErrDerived = errors.New("some of its chunks have no digests of their own")
+
 // ErrNotCached means that a chunk of a tree is not in the cache.
 var ErrNotCached = errors.New("not all of its chunks are cached")
 

@@ -13,6 +13,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/format/layer"
 )
 
 // diskBlock is the unit in which a disk is allocated, in bytes.
@@ -40,10 +41,14 @@ func eachExtent(
 	return ctx.Err()
 }
 
-// sizeOnDisk returns the number of bytes in the disk blocks that the extents touch.
+// sizeOnDisk returns the number of bytes in the disk blocks that the extents touch. The error is
+// ErrDerived if the bytes of an extent could not be verified.
 func sizeOnDisk(ctx context.Context, extents *index.Map) (size int64, err error) {
 	counted := int64(0) // the blocks before this block number are counted
 	err = eachExtent(ctx, extents, rate.Inf, func(e index.Extent, _ []byte) error {
+		if layer.IsDerived(e.ID) {
+			return ErrDerived
+		}
 		first, end := max(counted, e.Offset/diskBlock), (e.End()+diskBlock-1)/diskBlock
 		size += (end - first) * diskBlock
 		counted = end

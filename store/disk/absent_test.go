@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"lighter/test/testkit/eventually"
 )
 
 // A cache that cannot be opened at first has all its chunks once it can.
@@ -27,7 +29,7 @@ func TestAbsentCacheComesBack(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the cache is open", func() bool { s := absent.Stats(); return s.Off() == "" })
+	eventually.Holds(t, "the cache is open", func() bool { s := absent.Stats(); return s.Off() == "" })
 	absent.Put(data(5, 10_000))
 	if err := absent.Pin([32]byte{1}, "x", setOf(0, 6, 10_000)); err != nil {
 		t.Error(err)
@@ -50,7 +52,7 @@ func TestAbsentCacheIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := absentFor(time.Millisecond, errors.New("not yet"), dir, Limits{Size: MinLimit}, quiet)
-	eventually(t, "opening was tried", func() bool { return c.Stats().Absent != "not yet" })
+	eventually.Holds(t, "opening was tried", func() bool { return c.Stats().Absent != "not yet" })
 	if err := c.Close(); err != nil || c.Stats().Absent == "" {
 		t.Errorf("Close of an absent cache: got %v, %+v; want no error, and a cache that is still absent",
 			err, c.Stats())

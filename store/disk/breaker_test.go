@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"lighter/test/testkit/eventually"
 )
 
 // Abandoned operations count until they end, and use the breaker's slots.
@@ -26,7 +28,7 @@ func TestAbandonedOperations(t *testing.T) {
 			b.abandoned.Load(), also.Load(), b.isOpen())
 	}
 	close(answer)
-	eventually(t, "all have ended", func() bool {
+	eventually.Holds(t, "all have ended", func() bool {
 		return b.abandoned.Load() == 0 && also.Load() == 0 && len(b.slots) == 0 && !b.isOpen()
 	})
 	if begun.Load() != 2 {

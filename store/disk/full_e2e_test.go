@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/eventually"
 )
 
 // Each file system allocates blocks in its own way: XFS gives a growing file more than it needs.
@@ -63,7 +65,7 @@ func TestDiskRunsShort(t *testing.T) {
 		}
 		return int64(fs.Bavail) * fs.Bsize
 	}
-	eventually(t, "the high mark is free", func() bool { return free() >= 23*MB })
+	eventually.Holds(t, "the high mark is free", func() bool { return free() >= 23*MB })
 	if s := c.Stats(); s.Used < 4*MB || s.Room > 30*MB {
 		t.Errorf("after the eviction: got %+v, want at least 4 MB used and at most 30 MB of room", s)
 	}
@@ -74,7 +76,7 @@ func TestDiskRunsShort(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "others")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "there is room again", func() bool { return c.Stats().Room > 40*MB })
+	eventually.Holds(t, "there is room again", func() bool { return c.Stats().Room > 40*MB })
 	// When others have taken all the room, the cache keeps a sixteenth of its limit, until the disk
 	// is full.
 	others, err := os.Create(filepath.Join(dir, "others"))
@@ -82,7 +84,7 @@ func TestDiskRunsShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer others.Close()
-	eventually(t, "others have nearly all of the disk", func() bool {
+	eventually.Holds(t, "others have nearly all of the disk", func() bool {
 		_, err := others.Write(make([]byte, MB))
 		if err != nil && !errors.Is(err, unix.ENOSPC) {
 			t.Fatal(err)
@@ -90,7 +92,7 @@ func TestDiskRunsShort(t *testing.T) {
 		info, err := others.Stat()
 		return err == nil && info.Size() > 58*MB
 	})
-	eventually(t, "the cache has shrunk to its minimum", func() bool {
+	eventually.Holds(t, "the cache has shrunk to its minimum", func() bool {
 		return c.Stats().Room == 4*MB && c.Stats().Used <= 4*MB
 	})
 	if putAll(t, c, 4000, 4040) == 0 {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"lighter/format/chunk"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/faultfs"
 )
 
@@ -51,7 +52,7 @@ func TestOpenDelaysNoRead(t *testing.T) {
 		c.start(c.takeOver)
 	})
 	t.Cleanup(func() { c.Close() })
-	eventually(t, "a table is read", func() bool { return disk.Hanging(faultfs.Open) == 1 })
+	eventually.Holds(t, "a table is read", func() bool { return disk.Hanging(faultfs.Open) == 1 })
 	soon(t, disk, "use", func() {
 		if n := countRange(t, c, 0, 100, faultLength); n > 0 {
 			t.Errorf("before a table is loaded: got %d chunks, want 0", n)
@@ -64,7 +65,7 @@ func TestOpenDelaysNoRead(t *testing.T) {
 		}
 	})
 	disk.Release()
-	eventually(t, "all is loaded", c.isLoaded)
+	eventually.Holds(t, "all is loaded", c.isLoaded)
 	if n := countRange(t, c, 0, 110, faultLength); n != 110 || c.Stats().Chunks != 110 {
 		t.Errorf("after loading: got %d chunks, want 110: %+v", n, c.Stats())
 	}
@@ -102,7 +103,7 @@ func TestDiskHangs(t *testing.T) {
 	})
 	disk.Release()
 	c.reads.patience = time.Minute // machines are slow
-	eventually(t, "the breaker is closed", func() bool {
+	eventually.Holds(t, "the breaker is closed", func() bool {
 		s := c.Stats()
 		return s.Off() == "" && c.reads.abandoned.Load() == 0
 	})
@@ -156,8 +157,8 @@ func TestWritesHang(t *testing.T) {
 	}
 	disk.Release()
 	ref, plain := data(100, faultLength)
-	eventually(t, "the abandoned write is stored", func() bool { return has(t, c, ref, plain) })
-	eventually(t, "the disk has answered", func() bool { return c.writes.abandoned.Load() == 0 })
+	eventually.Holds(t, "the abandoned write is stored", func() bool { return has(t, c, ref, plain) })
+	eventually.Holds(t, "the disk has answered", func() bool { return c.writes.abandoned.Load() == 0 })
 	ready(c)
 	if n := putAll(t, c, 200, 210); n != 10 {
 		t.Errorf("when the disk answers again: got %d chunks stored, want 10", n)
@@ -184,7 +185,7 @@ func TestCloseOfADiskThatHangs(t *testing.T) {
 		again.start(again.takeOver)
 		return nil
 	}
-	eventually(t, "it is closed", func() bool { return reopen() == nil })
+	eventually.Holds(t, "it is closed", func() bool { return reopen() == nil })
 	<-again.loaded
 	again.reads.patience = time.Minute
 	if n := countRange(t, again, 0, 60, faultLength); n != 60 {
@@ -198,14 +199,14 @@ func TestCloseOfADiskThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	loads := again
-	eventually(t, "a table is read", func() bool { return disk.Hanging(faultfs.Open) == 1 })
+	eventually.Holds(t, "a table is read", func() bool { return disk.Hanging(faultfs.Open) == 1 })
 	soon(t, disk, "close", func() {
 		if err := loads.Close(); !errors.Is(err, errHangs) {
 			t.Errorf("Close: got %v, want %v", err, errHangs)
 		}
 	})
 	disk.Release()
-	eventually(t, "it is closed", func() bool { return reopen() == nil })
+	eventually.Holds(t, "it is closed", func() bool { return reopen() == nil })
 	if err := again.Close(); err != nil {
 		t.Error(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/test/testkit/eventually"
 )
 
 // The directory never takes more of the disk than the limit, whatever operations run at the same
@@ -192,7 +193,7 @@ func TestSegmentsStayFew(t *testing.T) {
 		c.Put(data(i, 100))
 		c.Evict(&Set{})
 	}
-	eventually(t, "segments are few", func() bool {
+	eventually.Holds(t, "segments are few", func() bool {
 		c.mu.RLock()
 		defer c.mu.RUnlock()
 		return len(c.segments()) <= 34

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/test/testkit/eventually"
 )
 
 // leftBy returns a directory in which a previous process has left chunks of 40,000 bytes, in
@@ -85,7 +86,7 @@ func TestFullCacheWhileItLoads(t *testing.T) {
 	for i := range 200 {
 		c.Put(data(i, 20_000))
 	}
-	eventually(t, "there is room for further chunks", func() bool {
+	eventually.Holds(t, "there is room for further chunks", func() bool {
 		c.mu.RLock()
 		defer c.mu.RUnlock()
 		return !c.isTight(1)

@@ -7,22 +7,10 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"lighter/format/chunk"
+	"lighter/test/testkit/eventually"
 )
-
-// eventually fails the test unless done returns true after a while.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for range 3000 {
-		if done() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("timed out: want that %s", what)
-}
 
 // The owner makes room ahead of need.
 func TestOwnerMakesRoom(t *testing.T) {
@@ -30,7 +18,7 @@ func TestOwnerMakesRoom(t *testing.T) {
 	for i := range 400 {
 		c.Put(data(i, 25_000))
 		if i%50 == 49 {
-			eventually(t, "there is room", func() bool {
+			eventually.Holds(t, "there is room", func() bool {
 				c.mu.RLock()
 				defer c.mu.RUnlock()
 				return !c.isTight(1)
@@ -204,7 +192,7 @@ func TestEmptySegmentsAreRemoved(t *testing.T) {
 	if n := countThere(c, refs); n != len(refs)-2 {
 		t.Fatalf("got %d chunks left, want %d", n, len(refs)-2)
 	}
-	eventually(t, "the segment is gone", func() bool { return c.Stats().Used < used-80_000 })
+	eventually.Holds(t, "the segment is gone", func() bool { return c.Stats().Used < used-80_000 })
 	if _, err := os.Stat(path); err == nil {
 		t.Error("the segment's file was not removed")
 	}

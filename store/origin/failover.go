@@ -189,6 +189,9 @@ func (o *outcome) add(err error) (blame error) {
 	return blame
 }
 
+// errNoHub is the error of all requests if there are no origins: nobody has the object.
+var errNoHub = fmt.Errorf("no hub is configured: %w", chunk.ErrNotFound)
+
 // errorOf returns the error of a try that failed. A failure that may pass takes precedence over one
 // that will not.
 func (f *Failover) errorOf(got outcome) error {
@@ -204,7 +207,7 @@ func (f *Failover) errorOf(got outcome) error {
 			return err
 		}
 	}
-	return errors.New("no hub is configured")
+	return errNoHub
 }
 
 // preferred returns the origin that would be asked next, or nil.

@@ -36,6 +36,9 @@ func (f *Failover) Keys(ctx context.Context) (keys []ed25519.PublicKey, err erro
 // key can be learned only if there is a single origin, on this machine. Of several origins, the
 // first to answer would decide for all.
 func (f *Failover) Learnable() error {
+	if len(f.all) == 0 {
+		return errNoHub
+	}
 	if len(f.all) > 1 {
 		return fmt.Errorf("cannot learn the key: several hubs are configured (%s)", f.URL())
 	}

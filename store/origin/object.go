@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptrace"
 	"sync/atomic"
 	"time"
 
@@ -49,7 +48,7 @@ func (e hintError) Unwrap() error { return e.error }
 func (o *origin) get(ctx context.Context, r request, take func(store.Answer) error) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	ctx, trip := timed(ctx)
+	ctx, trip := store.Timed(ctx)
 	silent := time.AfterFunc(r.patience.header, func() {
 		giveUp(fmt.Errorf("hub %s: no answer within %s", o.url, r.patience.header))
 	})
@@ -84,7 +83,7 @@ func (o *origin) get(ctx context.Context, r request, take func(store.Answer) err
 	})
 	defer body.timer.Stop()
 	err = take(store.Answer{Origin: o.url, Length: res.ContentLength, Body: body,
-		RoundTrip: trip.duration(), Reused: trip.reused.Load()})
+		RoundTrip: trip.Duration(), Reused: trip.Reused()})
 	switch {
 	case err == nil:
 		o.wrong.remove(r.path)
@@ -134,33 +133,6 @@ func (r *progressReader) Read(b []byte) (int, error) {
 		r.err = err
 	}
 	return n, err
-}
-
-// roundTrip measures one request.
-type roundTrip struct {
-	began       time.Time
-	sent, first atomic.Int64 // nanoseconds since began; 0: not yet
-	reused      atomic.Bool  // the connection had carried a request before
-}
-
-// timed returns a context whose request is measured.
-func timed(ctx context.Context) (context.Context, *roundTrip) {
-	r := &roundTrip{began: time.Now()}
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn:              func(i httptrace.GotConnInfo) { r.reused.Store(i.Reused) },
-		WroteRequest:         func(httptrace.WroteRequestInfo) { r.sent.Store(int64(time.Since(r.began))) },
-		GotFirstResponseByte: func() { r.first.Store(int64(time.Since(r.began))) },
-	}), r
-}
-
-// duration returns the time from the end of the request to the answer's first byte; -1: not
-// known.
-func (r *roundTrip) duration() time.Duration {
-	sent, first := r.sent.Load(), r.first.Load()
-	if sent == 0 || first == 0 {
-		return -1
-	}
-	return time.Duration(first - sent)
 }
 
 // causeOf returns why the context of a failed request ended, or the error if it did not.

@@ -90,21 +90,28 @@ func (f *Failover) indexPatience(others int) patience {
 // Chain returns what is known of a chain. A pull waits for the answer. So an origin that is down is
 // asked only as a probe, or after another origin has failed. All silent origins together get
 // about lookupTimeout. The last origin gets lookupLongest if it is not silent (see Watch).
-func (f *Failover) Chain(ctx context.Context, chain string) (answer *wire.Chain, err error) {
-	err = f.lookup(ctx, func(ctx context.Context, c *client.Client) (err error) {
-		answer, err = c.Chain(ctx, chain)
-		return err
-	})
-	return answer, err
+func (f *Failover) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
+	return answer(ctx, f, (*client.Client).Chain, chain)
 }
 
 // Manifest returns what is known of the image with a manifest. It waits as Chain does.
-func (f *Failover) Manifest(ctx context.Context, digest string) (answer *wire.Manifest, err error) {
+func (f *Failover) Manifest(ctx context.Context, digest string) (*wire.Manifest, error) {
+	return answer(ctx, f, (*client.Client).Manifest, digest)
+}
+
+// Soon returns when an image that is pending will be ready. It waits as Chain does.
+func (f *Failover) Soon(ctx context.Context, digest string) (*wire.Soon, error) {
+	return answer(ctx, f, (*client.Client).Soon, digest)
+}
+
+// answer looks something up by its digest.
+func answer[T any](ctx context.Context, f *Failover,
+	ask func(c *client.Client, ctx context.Context, digest string) (*T, error), digest string) (found *T, err error) {
 	err = f.lookup(ctx, func(ctx context.Context, c *client.Client) (err error) {
-		answer, err = c.Manifest(ctx, digest)
+		found, err = ask(c, ctx, digest)
 		return err
 	})
-	return answer, err
+	return found, err
 }
 
 func (f *Failover) lookup(ctx context.Context, ask func(ctx context.Context, c *client.Client) error) error {
@@ -124,10 +131,10 @@ func (f *Failover) lookup(ctx context.Context, ask func(ctx context.Context, c *
 		defer stop()
 		done := o.dialer.expectPair()
 		defer done()
-		ctx, trip := timed(ctx)
+		ctx, trip := store.Timed(ctx)
 		err := ask(ctx, o.client)
 		if err == nil || errors.Is(err, chunk.ErrNotFound) { // other errors often come from a proxy
-			o.path.addRoundTrip(trip.duration())
+			o.path.addRoundTrip(trip.Duration())
 		}
 		if err != nil && context.Cause(ctx) != nil {
 			return fmt.Errorf("hub %s: %w", o.url, context.Cause(ctx))

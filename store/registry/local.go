@@ -29,8 +29,10 @@ type Local struct {
 	// Name is the image's name in its source, or empty.
 	Name string
 
-	image v1.Image
-	index v1.ImageIndex // if not nil, image is nil
+	from   string
+	image  v1.Image
+	index  v1.ImageIndex // if not nil, image is nil
+	stored v1.Hash       // the digest that the source has; zero: it has none
 }
 
 // OpenLocal opens oci:DIR[:TAG] or docker-archive:FILE.
@@ -56,7 +58,7 @@ func openLayout(dir, tag string) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{}
+	l := &Local{from: "oci:" + dir, stored: found.Digest}
 	if found.MediaType.IsIndex() {
 		l.index, err = root.ImageIndex(found.Digest)
 	} else {
@@ -105,7 +107,7 @@ func openArchive(file string) (*Local, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s is not a docker archive: %w", file, err)
 	}
-	l := &Local{image: image}
+	l := &Local{from: "docker-archive:" + file, image: image}
 	if tags := manifest[0].RepoTags; len(tags) > 0 {
 		l.Name = tags[0]
 	}

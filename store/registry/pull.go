@@ -11,8 +11,6 @@ import (
 	"net/http"
 
 	"github.com/containerd/platforms"
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
@@ -32,13 +30,9 @@ type Image struct {
 // platform is OS/ARCH[/VARIANT]; empty: this machine's. A name without a registry's host is a name
 // of Docker Hub.
 func Find(ctx context.Context, ref, platform string, plainHTTP bool) (*Image, error) {
-	var options []name.Option
-	if plainHTTP {
-		options = append(options, name.Insecure)
-	}
-	parsed, err := name.ParseReference(ref, options...)
+	parsed, err := parse(ref, plainHTTP)
 	if err != nil {
-		return nil, fmt.Errorf("%q is %w: %w", ref, ErrNoImage, err)
+		return nil, err
 	}
 	want := platforms.DefaultSpec()
 	if platform != "" {
@@ -46,9 +40,9 @@ func Find(ctx context.Context, ref, platform string, plainHTTP bool) (*Image, er
 			return nil, err
 		}
 	}
-	image, err := remote.Image(parsed, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain),
-		remote.WithTransport(onlyAllowed{plainHTTP, remote.DefaultTransport}), remote.WithPlatform(
-			v1.Platform{OS: want.OS, Architecture: want.Architecture, Variant: want.Variant}))
+	options := remoteOptions(ctx, onlyAllowed{plainHTTP, sourcePlainHTTP, remote.DefaultTransport})
+	image, err := remote.Image(parsed, append(options, remote.WithPlatform(
+		v1.Platform{OS: want.OS, Architecture: want.Architecture, Variant: want.Variant}))...)
 	if err != nil {
 		return nil, fmt.Errorf("find image %s: %w", parsed.Name(), err)
 	}
@@ -66,16 +60,23 @@ func Find(ctx context.Context, ref, platform string, plainHTTP bool) (*Image, er
 	return i, nil
 }
 
+// The flags of commands that allow plain HTTP to another machine: for reading, and for pushing.
+const (
+	sourcePlainHTTP = "--source-plain-http"
+	plainHTTPFlag   = "--plain-http"
+)
+
 // onlyAllowed refuses plain HTTP to other machines unless it is allowed.
 type onlyAllowed struct {
 	plainHTTP bool
+	flag      string // that allows it
 	next      http.RoundTripper
 }
 
 func (o onlyAllowed) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme == "http" && !o.plainHTTP && !wire.IsLoopback(req.URL.Hostname()) {
-		return nil, fmt.Errorf("%s is not on this machine: use https, or allow plain HTTP with --source-plain-http",
-			req.URL.Host)
+		return nil, fmt.Errorf("%s is not on this machine: use https, or allow plain HTTP with %s",
+			req.URL.Host, o.flag)
 	}
 	return o.next.RoundTrip(req)
 }

@@ -39,27 +39,33 @@ bytesize:
 cmd/command:
 cmd/lighter: buildinfo bytesize cmd/command deploy durable format/chunk format/index format/pack format/trace
 	format/tree hub hub/backup hub/catalog hub/retention hub/rootdir install install/buildkit install/containerd
-	install/docker install/kubernetes install/kubernetes/agent install/podman install/systemd logqueue mirror node
-	node/binds node/bundle node/completion node/container node/control node/directory node/doctor
+	install/docker install/kubernetes install/kubernetes/agent install/podman install/pullthrough install/systemd
+	logqueue mirror node node/binds node/bundle node/completion node/container node/control node/directory node/doctor
 	node/front/containerd/blobs node/health node/imagecache node/keeper node/ondemand node/preheat node/report
-	node/resolver node/spec node/standalone node/takeover nodejobs sleep store/disk store/registry wire wire/client
-	| node/device node/fuse node/mount node/trees store/origin
+	node/resolver node/spec node/standalone node/takeover nodejobs sleep store/conversion store/disk store/registry
+	wire wire/client | hub/registries node/device node/fuse node/mount node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
 deploy:
 deploy/image:
 durable:
 format/chunk:
 format/compress:
+format/deflate:
 format/erofs: format/tree
 format/index: format/chunk format/erofs format/tree
+format/layer: format/chunk format/compress format/deflate format/tree
+format/layer/survey: format/chunk format/compress format/deflate format/layer format/tree
 format/pack: format/chunk format/compress
+format/soci: format/chunk format/deflate format/layer format/tree
+format/stargz: format/chunk format/compress format/layer format/tree
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
 hub: buildinfo bytesize format/index format/tree hub/access hub/admin hub/answer hub/away hub/blobs hub/catalog
-	hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/names hub/objects
-	hub/outage hub/publish hub/quota hub/registry hub/report hub/retention hub/rootdir hub/serve hub/space
-	hub/startup hub/upstream hub/verify logqueue renewed socket wire wire/pattern | hub/backup mirror store
-	store/origin wire/client
+	hub/collect hub/encoder hub/events hub/expiry hub/export hub/fsck hub/holders hub/hooks hub/images hub/ingest
+	hub/jobs hub/names hub/objects hub/outage hub/publish hub/pull hub/pullthrough hub/pushthrough hub/quota
+	hub/registries hub/registry hub/report hub/retention hub/rootdir hub/serve hub/space hub/startup hub/uploads
+	hub/upstream hub/verify hub/wants hub/wishlist logqueue renewed socket wire wire/pattern | hub/backup mirror
+	store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/away hub/catalog hub/objects hub/pull hub/registry hub/report wire
@@ -72,12 +78,16 @@ hub/catalog/numberset:
 hub/collect: format/chunk format/index format/pack hub/away hub/blobs hub/catalog hub/encoder hub/holders
 	hub/jobs hub/objects hub/publish hub/report sleep wire
 hub/encoder: format/compress format/pack
+hub/events: hub/catalog hub/jobs hub/report public renewed sleep wire wire/pattern
+hub/export: format/chunk format/compress format/index format/pack hub/away hub/catalog hub/jobs hub/objects
+	mirror/files wire
 hub/expiry: hub/away hub/catalog hub/jobs hub/report hub/retention wire
 hub/fsck: format/chunk format/index format/tree hub/away hub/catalog hub/ingest hub/jobs hub/objects hub/oci
 	hub/publish hub/registry hub/report sleep wire
 hub/holders: format/chunk hub/catalog hub/report sleep wire
-hub/images: hub/away hub/catalog hub/ingest hub/jobs hub/names hub/oci hub/pull hub/quota hub/registry
-	hub/report wire
+hub/hooks: hub/answer hub/catalog hub/jobs hub/report renewed sleep wire wire/pattern
+hub/images: hub/away hub/catalog hub/ingest hub/jobs hub/names hub/oci hub/pull hub/quota hub/registries
+	hub/registry hub/report wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/jobs
 	hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
 hub/jobs: hub/away hub/catalog hub/report sleep wire
@@ -86,11 +96,15 @@ hub/objects: durable format/chunk format/compress format/index format/pack hub/a
 hub/oci: hub/registry
 hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/outage: hub/away hub/report
-hub/pull: hub/oci hub/registry hub/report sleep wire
+hub/pull: hub/oci hub/registry hub/report registries sleep wire
+hub/pullthrough: hub/oci hub/pull hub/registry hub/report wire wire/pattern
+hub/pushthrough: hub/oci hub/pullthrough hub/registries hub/registry hub/report hub/uploads sleep wire
 hub/quota: bytesize hub/catalog hub/oci hub/registry wire
+hub/registries: hub/pull public registries wire
 hub/registry: hub/away hub/registry/bucket hub/report sleep wire
 hub/registry/bucket: hub/objects
 hub/report: wire
+hub/repositories:
 hub/retention: wire/pattern
 hub/rootdir: durable wire
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders
@@ -99,29 +113,36 @@ hub/startup: format/chunk format/compress format/erofs format/index format/pack 
 	hub/encoder hub/jobs hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan sleep wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
-hub/upstream: hub/catalog hub/pull hub/registry wire | hub/report
+hub/uploads: hub/ingest hub/rootdir sleep
+hub/upstream: hub/catalog hub/pull hub/registries hub/registry hub/rootdir | hub/report
 hub/verify: format/chunk format/index format/pack format/tree hub/away hub/catalog hub/ingest hub/jobs
 	hub/objects hub/oci hub/publish hub/registry hub/report wire
+hub/wants: hub/catalog hub/images hub/jobs hub/pull hub/registries hub/registry hub/report sleep wire
+hub/wishlist: hub/catalog hub/jobs hub/pull hub/report hub/repositories hub/wants sleep wire wire/pattern
+	| hub/images hub/registries
 install: durable node/control node/mount sleep
 install/buildkit: install install/marks install/tomlfile install/tomltext node/doctor node/front/containerd proc
-install/containerd: install install/marks install/tomlfile install/tomltext node node/doctor proc
+install/containerd: install install/marks install/pullthrough install/tomlfile install/tomltext node node/doctor proc
 install/docker: install install/jsontext node/doctor proc
 install/jsontext:
 install/kubernetes: deploy durable install install/containerd install/systemd node node/control node/doctor
 	node/front/containerd proc sleep
 install/kubernetes/agent: install/kubernetes node/control node/report sleep
 install/marks:
-install/podman: install install/marks install/tomlfile install/tomltext node | node/imagestore
+install/podman: install install/marks install/pullthrough install/tomlfile install/tomltext node | node/imagestore
+install/pullthrough: install install/marks install/tomlfile install/tomltext
 install/systemd: deploy install install/marks node
 install/tomlfile: install install/marks install/tomltext
 install/tomltext: install/marks
 logqueue:
-mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
-node: buildinfo bytesize durable format/index format/trace node/apptainer node/binds node/completion node/control
-	node/directory node/front/containerd node/front/containerd/blobs node/front/containerd/differ node/health
-	node/held node/imagecache node/imageconfig node/imagestore node/keeper node/layerblob node/memory node/monitor
-	node/mount node/ondemand node/prefetch node/preheat node/record node/report node/resolver node/takeover node/trees
-	socket store store/disk store/origin wire wire/client wire/pattern
+mirror: format/chunk format/compress format/index format/pack mirror/files store store/origin wire wire/client
+mirror/files: format/chunk format/index format/pack wire
+node: buildinfo bytesize durable format/chunk format/index format/trace node/apptainer node/binds node/completion
+	node/control node/direct node/directory node/front/containerd node/front/containerd/blobs
+	node/front/containerd/differ node/health node/held node/imagecache node/imageconfig node/imagestore
+	node/keeper node/layerblob node/memory node/monitor node/mount node/ondemand node/prefetch node/preheat
+	node/record node/report node/resolver node/takeover node/trees registries socket store store/disk
+	store/origin wire wire/client wire/pattern
 node/apptainer:
 node/binds: durable node/mount node/platform wire
 node/bundle: bytesize durable node node/binds node/control node/imagestore node/mount node/spec node/standalone
@@ -131,6 +152,8 @@ node/container: durable node/bundle node/mount proc
 node/control: buildinfo durable node/binds node/completion node/imagecache node/keeper node/ondemand node/preheat
 	node/report node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
+node/direct: durable format/chunk format/index format/layer format/layer/survey format/soci format/stargz format/tree node/resolver
+	registries sleep store store/repository wire wire/pattern
 node/directory: durable format/chunk node/flight node/mount node/platform wire
 node/doctor: buildinfo bytesize format/index format/tree node node/control node/front/containerd node/fuse node/mount
 	node/report proc store/disk store/origin wire wire/client | durable node/binds node/directory
@@ -146,7 +169,7 @@ node/imagecache: format/chunk node/completion node/trees sleep store/disk
 node/imageconfig: durable format/chunk format/index wire
 node/imagestore: durable format/chunk format/compress node/directory node/imageconfig node/layerblob sleep store wire
 	wire/pattern
-node/keeper:
+node/keeper: durable
 node/layerblob: format/chunk format/index sleep wire
 node/memory:
 node/monitor: buildinfo logqueue node/directory node/front/containerd/blobs node/fuse node/mount node/report socket |
@@ -164,29 +187,34 @@ node/resolver: durable format/chunk format/index node/flight sleep store/origin 
 node/spec:
 node/standalone: durable format/chunk node node/binds node/control node/keeper node/mount
 node/takeover: durable node/fuse node/keeper node/mount proc sleep
-node/trees: durable format/chunk format/erofs format/index format/trace node/flight node/fuse node/prefetch sleep
+node/trees: durable format/chunk format/erofs format/index format/layer format/trace node/flight node/fuse node/prefetch sleep
 	wire/client | store/disk
 nodejobs: sleep
 proc:
+public: wire
+registries: public renewed sleep wire
 renewed:
 sleep:
 socket: proc
 store: format/chunk format/pack sleep
+store/conversion: durable format/compress format/stargz store/registry
 store/disk: durable format/chunk store
 store/origin: format/chunk format/compress format/index format/pack format/trace proc sleep store wire wire/client
 store/registry: wire
+store/repository: format/chunk registries sleep store
 test/arch:
-test/compat: | durable hub node/binds node/control node/directory node/fuse node/prefetch node/resolver node/trees store
-	store/disk store/origin wire wire/client
-test/e2e: | hub hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
+test/compat: | durable hub hub/events hub/hooks node/binds node/control node/directory node/fuse node/prefetch node/resolver node/trees
+	store store/disk store/origin wire wire/client
+test/e2e: | hub hub/registries hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node/control
-test/e2e/buildkit: | install node/front/containerd
+test/e2e/buildkit: | install node/front/containerd wire
 test/e2e/commands: | mirror wire wire/client
 test/e2e/containers: | node/control
-test/e2e/docker: | install node/doctor node/report
-test/e2e/hubs: | wire
-test/e2e/kubernetes: | node/report
+test/e2e/direct:
+test/e2e/docker: | install node/doctor node/report wire
+test/e2e/hubs: | install install/pullthrough wire
+test/e2e/kubernetes: | node/preheat node/report nodejobs wire/client
 test/e2e/network: | node/report
 test/e2e/node: | node/binds node/control node/directory node/imagecache node/keeper node/mount node/report node/resolver store/disk
 test/e2e/peers:
@@ -201,6 +229,8 @@ test/testkit/cachetest: format/chunk store
 test/testkit/catalogtest: format/chunk format/index hub/catalog wire
 test/testkit/certificate:
 test/testkit/cluster: test/testkit/site
+test/testkit/distribution: test/testkit/certificate test/testkit/eventually test/testkit/port test/testkit/site
+test/testkit/eventually:
 test/testkit/faultfs:
 test/testkit/filetree: format/chunk format/index format/tree
 test/testkit/dockerd: test/testkit/site
@@ -211,7 +241,7 @@ test/testkit/history: test/testkit/site
 test/testkit/images: test/testkit/layout test/testkit/site
 test/testkit/immutable:
 test/testkit/journal: node/fuse
-test/testkit/layout:
+test/testkit/layout: format/compress format/stargz
 test/testkit/link:
 test/testkit/objectstest: format/chunk format/pack hub/objects
 test/testkit/port:
@@ -219,7 +249,7 @@ test/testkit/pods: test/testkit/layout test/testkit/site
 test/testkit/postgres: test/testkit/port
 test/testkit/s3: test/testkit/port
 test/testkit/printed:
-test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link wire/client
+test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link wire wire/client
 test/testkit/sitetest: node/report test/testkit/site
 test/testkit/socketdir:
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
@@ -258,14 +288,15 @@ var confined = []struct {
 }{
 	{"github.com/containerd/containerd", "node/front/containerd node/spec node/bundle",
 		"containerd's types stop at the snapshotter, and where its containers and its unpacking are imitated"},
+	{"github.com/google/flatbuffers", "format/soci", "a format of others; Lighter's own formats have no such part"},
 	{"database/sql", "hub/catalog/database", "the catalog's statements run on both databases"},
 	{"modernc.org/sqlite", "hub/catalog/database", "the catalog's statements run on both databases"},
 	{"github.com/jackc/pgx", "hub/catalog/database", "the catalog's statements run on both databases"},
 	{"github.com/pressly/goose", "hub/catalog/database", "migrations run where the databases are known"},
 	{"github.com/hanwen/go-fuse", "node/fuse node/directory node/front/containerd/blobs",
 		"the FUSE protocol stops at its servers"},
-	{"github.com/google/go-containerregistry", "store/registry hub",
-		"registry libraries belong to the client and the hub's OCI side"},
+	{"github.com/google/go-containerregistry", "registries store/registry store/repository hub",
+		"registry libraries belong to the clients of registries and the hub's OCI side"},
 	{"github.com/distribution/distribution", "hub", "the hub's OCI side"},
 	{"gocloud.dev", "hub", "object storage is the hub's"},
 	{"github.com/spf13/cobra", "cmd", "flags are the command's"},

@@ -67,10 +67,13 @@ func hubRoot(t *testing.T) string {
 var started = trace.Trace{Reads: []trace.Read{{Length: 4096}, {At: time.Millisecond, Offset: 4096, Length: 4096}}}
 
 // startHub runs a hub until the test ends or stop is called.
-func startHub(t *testing.T, root string) (url string, stop func()) {
+func startHub(t *testing.T, root string, change ...func(*hub.Config)) (url string, stop func()) {
 	t.Helper()
 	c := hub.DefaultConfig()
 	c.Root, c.Platforms = root, []string{"linux/amd64"}
+	for _, f := range change {
+		f(&c)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	h, err := hub.Open(ctx, c, quiet)
 	noError(t, err)

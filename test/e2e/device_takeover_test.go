@@ -20,6 +20,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/node/fuse"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/journal"
 )
 
@@ -39,7 +40,7 @@ func TestDetachAndAdopt(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- first.Serve(ctx) }()
 	_, wait := run(t, "cat", path)
-	eventually(t, "a read", func() bool { return h.reads.Load() == 1 })
+	eventually.Holds(t, "a read", func() bool { return h.reads.Load() == 1 })
 	cancel()
 	if err := <-served; err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/node/fuse"
+	"lighter/test/testkit/eventually"
 )
 
 // inMemory is a device whose content is in memory.
@@ -136,16 +137,6 @@ func start(t testing.TB, cmd *exec.Cmd) (wait func() (string, error)) {
 			return out.String(), err
 		case <-time.After(60 * time.Second):
 			return out.String(), errors.Join(errStillRuns, cmd.Process.Kill())
-		}
-	}
-}
-
-// eventually waits up to 30 s until ok returns true. what is the awaited event, for the failure.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited 30 s for %s", what)
 		}
 	}
 }
@@ -312,7 +303,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	for range 5 {
 		run()
 	}
-	eventually(t, "the end of all goroutines and descriptors", func() bool {
+	eventually.Holds(t, "the end of all goroutines and descriptors", func() bool {
 		g, f := count()
 		return g <= goroutines && f <= fds
 	})

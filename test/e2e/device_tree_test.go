@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/eventually"
 )
 
 // testImage is a directory of files, and what mkfs.erofs has made of it: a metadata image and the
@@ -75,7 +77,7 @@ func TestDeviceReaderIsKilled(t *testing.T) {
 	for _, file := range []string{filepath.Join(tree, "file"), path} {
 		before := h.reads.Load()
 		cmd, wait := run(t, "cat", file)
-		eventually(t, "a read", func() bool { return h.reads.Load() > before })
+		eventually.Holds(t, "a read", func() bool { return h.reads.Load() > before })
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +85,7 @@ func TestDeviceReaderIsKilled(t *testing.T) {
 			t.Errorf("the killed reader of %s: %v, want it killed at once", file, err)
 		}
 	}
-	eventually(t, "the cancellation of the direct read", func() bool { return h.cancelled.Load() == 1 })
+	eventually.Holds(t, "the cancellation of the direct read", func() bool { return h.cancelled.Load() == 1 })
 	close(h.released)
 	if got, err := os.ReadFile(filepath.Join(tree, "file")); err != nil || !bytes.Equal(got, noise(3, 1<<20)) {
 		t.Errorf("read of the file after the release: got %d bytes (%v), want its %d bytes", len(got), err, 1<<20)
@@ -140,7 +142,7 @@ func TestStuckDevice(t *testing.T) {
 			filepath.Join(stuckTree, strconv.Itoa(i)))
 		waits = append(waits, wait)
 	}
-	eventually(t, "29 reads that hang", func() bool { return h.reads.Load() >= 29 })
+	eventually.Holds(t, "29 reads that hang", func() bool { return h.reads.Load() >= 29 })
 	if got, err := os.ReadFile(filepath.Join(otherTree, "file")); err != nil || !bytes.Equal(got, noise(99, 20<<20)) {
 		t.Errorf("read of the other device: got %d bytes (%v), want the %d bytes of its file", len(got), err, 20<<20)
 	}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/eventually"
 )
 
 // floodPages is more than four times the largest number of unanswered background requests (16,384)
@@ -82,7 +84,7 @@ func TestFloodDoesNotBlockOtherImages(t *testing.T) {
 	t.Cleanup(release) // before the trees are unmounted
 
 	_, flood := startFlood(t, filepath.Join(floodedTree, "file"), false)
-	eventually(t, "65,000 reads of the flood", func() bool {
+	eventually.Holds(t, "65,000 reads of the flood", func() bool {
 		st := s.Stats()
 		return int64(st.Active+st.Queued)+st.Failed["overload"] >= 65_000
 	})
@@ -104,7 +106,7 @@ func TestFloodDoesNotBlockOtherImages(t *testing.T) {
 	if out, err := read(); err != nil {
 		t.Errorf("a reader of the flooded image after the release: %v %s", err, out)
 	}
-	eventually(t, "the end of all reads", func() bool {
+	eventually.Holds(t, "the end of all reads", func() bool {
 		st := s.Stats()
 		return st.Active == 0 && st.Queued == 0 && st.InKernel == 0
 	})
@@ -140,7 +142,7 @@ func TestEndlessFloodsAreBlocked(t *testing.T) {
 					end() // returns an error, because the process was killed
 				}
 			}()
-			eventually(t, "a failed read, or 10,000 answered pages, of the floods", func() bool {
+			eventually.Holds(t, "a failed read, or 10,000 answered pages, of the floods", func() bool {
 				st := s.Stats()
 				return st.Failed["overload"] > 0 || st.CachedBytes > 10_000*4096
 			})

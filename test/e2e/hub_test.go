@@ -23,6 +23,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/hub"
+	"lighter/hub/registries"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
@@ -40,7 +41,8 @@ type runningHub struct {
 func startHub(t *testing.T) *runningHub {
 	t.Helper()
 	c := hub.DefaultConfig()
-	c.Root, c.Sources = t.TempDir(), []string{"127.0.0.1"}
+	c.Root = t.TempDir()
+	c.Registries = []registries.Registry{{Reached: registries.Reached{Host: "127.0.0.1", Private: true}}}
 	ctx, cancel := context.WithCancel(context.Background())
 	h, err := hub.Open(ctx, c, slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -27,6 +27,13 @@ func (c *Client) Manifest(ctx context.Context, digest string) (*wire.Manifest, e
 	return lookup[wire.Manifest](ctx, c, wire.ManifestPath(c.Domain(), digest))
 }
 
+// Soon returns when an image that is pending will be ready. If no pending image has the manifest,
+// or the hub cannot say, the error is chunk.ErrNotFound, as for Chain. Hubs of earlier versions
+// never can.
+func (c *Client) Soon(ctx context.Context, digest string) (*wire.Soon, error) {
+	return lookup[wire.Soon](ctx, c, wire.SoonPath(c.Domain(), digest))
+}
+
 func lookup[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	answer, err := ask[T](ctx, c, request{method: http.MethodGet, path: path}, maxAnswer)
 	if refused, ok := errors.AsType[*Error](err); ok {

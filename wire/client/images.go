@@ -40,9 +40,15 @@ func (c *Client) Inspect(ctx context.Context, name string) ([]wire.Inspection, e
 	return ask[[]wire.Inspection](ctx, c, r, 0)
 }
 
-// Remove removes the images of one name.
+// Remove removes the images of one name. The hub refuses that if a list or hook wants the name.
 func (c *Client) Remove(ctx context.Context, name string) error {
 	return c.send(ctx, request{method: http.MethodDelete, path: wire.ImagesPath(c.Domain()), query: byName(name)})
+}
+
+// RemoveAnyway removes the images of one name, even if a list or hook wants it.
+func (c *Client) RemoveAnyway(ctx context.Context, name string) error {
+	query := url.Values{"name": {name}, "force": {"1"}}
+	return c.send(ctx, request{method: http.MethodDelete, path: wire.ImagesPath(c.Domain()), query: query})
 }
 
 // Add adds an image to the hub and returns when it is ready. It passes the progress to

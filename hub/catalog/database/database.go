@@ -75,6 +75,8 @@ func Connect(p Place) (*DB, error) {
 		d = postgresDialect
 		db.writing, err = openPostgres(p)
 		db.reading = db.writing
+	} else if err = checkTemporary(temporaryDirs()); err != nil {
+		return nil, err
 	} else if db.writing, err = openSQLite(p, "&_txlock=immediate", 1); err == nil {
 		if db.reading, err = openSQLite(p, "&_pragma=query_only(1)", sqliteReaders); err != nil {
 			err = errors.Join(err, db.writing.Close())

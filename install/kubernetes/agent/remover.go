@@ -62,7 +62,8 @@ func (a *Agent) remove(ctx context.Context) error {
 		a.fail(ctx, n, failed, r.Error)
 		return errors.New(r.Error)
 	}
-	a.event(ctx, n, "Normal", uninstalled, "Lighter is removed from this node")
+	a.event(ctx, n, "Normal", uninstalled,
+		"The machine removes Lighter when this pod is gone (journalctl -u lighter-uninstall)")
 	a.isReady.Store(true)
 	if err := a.API.RemoveCondition(ctx, a.Node, ConditionType); err != nil {
 		return err
@@ -74,8 +75,9 @@ func (a *Agent) remove(ctx context.Context) error {
 	return a.API.Label(ctx, a.Node, map[string]*string{ReadyLabel: nil, InstalledLabel: nil})
 }
 
-// Await waits until no node has Lighter installed. If the context ends before, the error says which
-// nodes have it, and why.
+// Await waits until no node has the label of Lighter: each one has handed the removal over to its
+// machine, which removes the rest when the pod is gone. Nobody tells the API server when that has
+// ended. If the context ends before, the error says which nodes have the label, and why.
 func Await(ctx context.Context, api *API, every time.Duration) error {
 	var last error // of the last answer
 	for {

@@ -12,9 +12,11 @@ import (
 	"testing"
 
 	"lighter/test/testkit/buildkitd"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
+	"lighter/wire"
 )
 
 func TestMain(m *testing.M) { os.Exit(site.EnclosedWith(prepare, m.Run)) }
@@ -29,9 +31,13 @@ func prepare() (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := site.Start(ctx, site.Options{Lighter: lighter})
+	unname, err := site.StartPushName()
 	if err != nil {
 		return nil, err
+	}
+	s, err := site.Start(ctx, site.Options{Lighter: lighter, HubConfig: site.PushTable})
+	if err != nil {
+		return nil, errors.Join(err, unname())
 	}
 	for _, name := range []string{"base", "python"} {
 		err = errors.Join(err, s.Push(ctx, images.Dir(name), name), s.Hub.Add(ctx, name))
@@ -42,7 +48,7 @@ func prepare() (stop func() error, err error) {
 	if err == nil {
 		plain, err = newBuilder(ctx, s, "plain", buildkitd.Overlayfs)
 	}
-	stop = func() error { return errors.Join(shared.Stop(), plain.Stop(), s.Close()) }
+	stop = func() error { return errors.Join(shared.Stop(), plain.Stop(), s.Close(), unname()) }
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
@@ -196,6 +202,21 @@ func TestPrune(t *testing.T) {
 	shared.output(t, random)
 	shared.prune(t)
 	isEmpty(t)
+}
+
+// BuildKit pushes the image that it has built through the hub. Then the image is ready in the hub.
+func TestPushThroughTheHub(t *testing.T) {
+	h := shared.Site.Hub
+	shared.build(t, python+"\nRUN echo pushed > /pushed\n", "--output",
+		"type=image,push=true,registry.insecure=true,name="+h.PushReference("through"))
+	name := site.Reference("through")
+	eventually.Holds(t, name+" to be ready", func() bool {
+		state, err := h.State(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state == wire.StateReady
+	})
 }
 
 // isEmpty checks that the node has no image and no snapshot of BuildKit.

@@ -69,8 +69,15 @@ func prepare() (stop func() error, err error) {
 	}
 	hubRoot, hubLog = filepath.Join(dir, "root"), filepath.Join(dir, "hub.log")
 	// The level is debug, because no secret may be logged at any level.
-	return startHub(hubLog, "--root", hubRoot, "--log-level", "debug",
-		"--source", strings.Join([]string{"127.0.0.1", "127.0.0.2", nearName, foreignIP, foreignName}, ","))
+	var config strings.Builder
+	for _, host := range []string{"127.0.0.1", "127.0.0.2", nearName, foreignIP, foreignName} {
+		fmt.Fprintf(&config, "[[registry]]\nhost = %q\nprivate = true\n", host)
+	}
+	file := filepath.Join(dir, "hub.toml")
+	if err := os.WriteFile(file, []byte(config.String()), 0o600); err != nil {
+		return nil, err
+	}
+	return startHub(hubLog, "--root", hubRoot, "--log-level", "debug", "--config", file)
 }
 
 // startHub starts a hub, waits until it accepts connections, and returns a function that ends it.

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"lighter/test/testkit/eventually"
 )
 
 // An OCI runtime runs a bundle, as often as it is asked to. What a container has written stays
@@ -51,7 +53,7 @@ func testBundleInUse(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the container", func() bool {
+	eventually.Holds(t, "the container", func() bool {
 		return exec.Command(oci, "--root", roots, "exec", "one", "true").Run() == nil
 	})
 	execute(t, "", lighter, "unbundle", dir).fails(1, "a container runs in")

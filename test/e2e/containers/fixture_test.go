@@ -194,18 +194,6 @@ func add(dir, name string, image v1.Image) error {
 	return err
 }
 
-// eventually waits until ok returns true.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for range 3000 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("timeout: waiting for %s", what)
-}
-
 // result is the result of a command.
 type result struct {
 	t         *testing.T

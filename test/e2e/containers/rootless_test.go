@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/unprivileged"
 )
 
@@ -51,7 +52,7 @@ func newUser(t *testing.T, flags ...string) *user {
 			t.Errorf("left behind: %q", left)
 		}
 	})
-	eventually(t, "the images of the store", func() bool {
+	eventually.Holds(t, "the images of the store", func() bool {
 		text, err := os.ReadFile(filepath.Join(u.store, "overlay-images", "images.json"))
 		return err == nil && strings.Contains(string(text), "/app:1") && strings.Contains(string(text), "/bare:1")
 	})
@@ -68,7 +69,7 @@ func (u *user) startNode() {
 	if err != nil {
 		u.t.Fatal(err)
 	}
-	eventually(u.t, "the user's node", func() bool {
+	eventually.Holds(u.t, "the user's node", func() bool {
 		return exec.Command(lighter, "status", "--root", u.root()).Run() == nil
 	})
 }
@@ -174,7 +175,7 @@ func testRootlessSignals(t *testing.T) {
 			t.Error("a killed `lighter run` has left nothing: the test does not test what it says")
 		}
 		u.run("--name", "killed", "base:1", "echo", "ran").gives(0, "ran")
-		eventually(t, "the end of the killed container", func() bool { return len(u.leftovers()) == 0 })
+		eventually.Holds(t, "the end of the killed container", func() bool { return len(u.leftovers()) == 0 })
 		s.end()
 	}
 	p := newTerminal(t)
@@ -203,7 +204,7 @@ func TestRootlessNodeEnds(t *testing.T) {
 	}
 	s := startArgv(t, u.command("-v", fifo+":/fifo", "base:1", "sh", "-c",
 		"echo ready; read line </fifo; sha256sum /usr/bin/bash; read line </fifo; sha256sum /usr/bin/dpkg"))
-	eventually(t, "the node to unmount the image", func() bool {
+	eventually.Holds(t, "the node to unmount the image", func() bool {
 		table, err := os.ReadFile("/proc/self/mountinfo")
 		return err == nil && !strings.Contains(string(table), u.store+"/trees/mapped-")
 	})

@@ -226,7 +226,7 @@ func TestPullsWhatNoHubHas(t *testing.T) {
 	if r := run(t, "run", "--pull", "always", ref); r.code != 5 || !strings.Contains(r.errs, "no hub is asked") {
 		t.Errorf("--pull always: exit code %d, errors %q", r.code, r.errs)
 	}
-	run(t, "run", strings.Replace(ref, "tools/other", "tools/none", 1)).fails(125, "find image")
+	run(t, "run", strings.Replace(ref, "tools/other", "tools/none", 1)).fails(125, "no hub has", "find image")
 }
 
 // If the disk is full, nothing is left, and the error says so.

@@ -31,24 +31,28 @@ func prepare() (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := site.Start(ctx, site.Options{Lighter: lighter, Differ: true, Programs: "tools/docker",
-		NodeArgs: []string{"--blob-namespaces", withLayers}})
+	unname, err := site.StartPushName()
 	if err != nil {
 		return nil, err
 	}
-	stop = s.Close
+	s, err := site.Start(ctx, site.Options{Lighter: lighter, Differ: true, Programs: "tools/docker",
+		HubConfig: site.PushTable, NodeArgs: []string{"--blob-namespaces", withLayers}})
+	if err != nil {
+		return nil, errors.Join(err, unname())
+	}
+	closeSite := func() error { return errors.Join(s.Close(), unname()) }
 	for _, name := range []string{"base", "python"} {
 		if err := errors.Join(s.Push(ctx, images.Dir(name), name), s.Hub.Add(ctx, name)); err != nil {
-			return nil, errors.Join(err, stop())
+			return nil, errors.Join(err, closeSite())
 		}
 	}
 	if shared, err = newEngine(s, filepath.Join(s.Dir, "docker"), dockerd.Configuration(site.Lighter)); err == nil {
 		err = shared.Start(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, stop())
+		return nil, errors.Join(err, closeSite())
 	}
-	return func() error { return errors.Join(shared.Stop(ctx), s.Close()) }, nil
+	return func() error { return errors.Join(shared.Stop(ctx), closeSite()) }, nil
 }
 
 // content returns the digests of Docker's content in containerd.

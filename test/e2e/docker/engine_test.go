@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"testing"
-	"time"
 
 	"lighter/test/testkit/dockerd"
 	"lighter/test/testkit/site"
@@ -121,17 +120,4 @@ func (e engine) prune(t *testing.T) int {
 		t.Error(err)
 	}
 	return len(pruned.ImagesDeleted)
-}
-
-// waitLimit bounds the wait for something that happens soon.
-const waitLimit = time.Minute
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(waitLimit); !holds(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, waitLimit)
-		}
-	}
 }

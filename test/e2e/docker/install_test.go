@@ -24,8 +24,8 @@ const before = "{\n\t\"bridge\": \"none\", \"iptables\": false, \"ip6tables\": f
 	"\t\"insecure-registries\": [\"" + site.HubIP + "/32\"],\n" +
 	"\t\"features\": {\n\t\t\"containerd-snapshotter\": false\n\t},\n\t\"storage-driver\": \"vfs\"\n}"
 
-// Docker gets the node as its storage driver, and gets its own one back. If it does not come back,
-// it gets its previous configuration.
+// Docker gets the node as its storage driver, and a hub as the mirror of Docker Hub, and gets its
+// own configuration back. If it does not come back, it gets its previous configuration.
 func TestInstallDocker(t *testing.T) {
 	s := shared.Site
 	e, err := newEngine(s, filepath.Join(s.Dir, "other"), before, "--containerd-namespace", "other")
@@ -128,6 +128,14 @@ func TestInstallDocker(t *testing.T) {
 		t.Error(err)
 	}
 	e.prune(t)
+	const mirror = "https://docker-mirror.example.org"
+	if r := report("install", "docker", "--pull-through", mirror, "--restart"); len(r.Files) != 2 || len(r.Done) != 1 {
+		t.Errorf("with --pull-through: got %+v, want two files and a restart", r)
+	}
+	var info struct{ RegistryConfig struct{ Mirrors []string } }
+	if e.get(t, "/info", &info); !slices.Equal(info.RegistryConfig.Mirrors, []string{mirror + "/"}) {
+		t.Errorf("with --pull-through, Docker has the mirrors %q, want %s", info.RegistryConfig.Mirrors, mirror)
+	}
 	if r := report("uninstall", "docker", "--restart"); len(r.Files) != 2 || len(r.Done) != 1 {
 		t.Errorf("the removal: got %+v, want two files and a restart", r)
 	}

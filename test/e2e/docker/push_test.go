@@ -19,8 +19,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/test/testkit/dockerd"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
+	"lighter/wire"
 )
 
 // withLayers is the namespace of containerd that has the layers of lazy images: the node fetches
@@ -99,6 +101,29 @@ func TestPushAndSave(t *testing.T) {
 	}
 }
 
+// docker push through the hub brings the image to the registry, and the hub makes it ready, without
+// a pull. So another machine pulls it lazily.
+func TestPushThroughTheHub(t *testing.T) {
+	e := startWithLayers(t)
+	e.pull(t, site.Reference("base"))
+	e.progress(t, "/build?version=1&t=through:1&networkmode=none",
+		buildContext(t, strings.ReplaceAll(dockerfile, "FROM-IMAGE", site.Reference("base"))))
+	h := e.Site.Hub
+	pushedTo(t, e, "through:1", h.PushReference("through"))
+	ref := site.Reference("through")
+	eventually.Holds(t, ref+" to be ready", func() bool {
+		state, err := h.State(t.Context(), ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state == wire.StateReady
+	})
+	shared.pull(t, ref)
+	if out := shared.run(t, ref); out != "built\nof the context\nhello\n" {
+		t.Errorf("the pushed image prints %q", out)
+	}
+}
+
 // saved checks that docker save writes an archive with every blob of an image.
 func saved(t *testing.T, e engine, image string, layers int) {
 	t.Helper()
@@ -146,7 +171,13 @@ func saved(t *testing.T, e engine, image string, layers int) {
 // pushed pushes an image under a name, and checks that the registry has every blob of it.
 func pushed(t *testing.T, e engine, image, name string) {
 	t.Helper()
-	repository, tag := dockerd.CutTag(site.Reference(name))
+	pushedTo(t, e, image, site.Reference(name))
+}
+
+// pushedTo does the same with a reference.
+func pushedTo(t *testing.T, e engine, image, ref string) {
+	t.Helper()
+	repository, tag := dockerd.CutTag(ref)
 	e.post(t, "/images/"+image+"/tag?"+url.Values{"repo": {repository}, "tag": {tag}}.Encode(), nil, nil)
 	e.progress(t, "/images/"+repository+"/push?tag="+tag, nil)
 	copied := filepath.Join(t.TempDir(), "copy")

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"testing"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 )
 
@@ -38,7 +39,7 @@ func TestRestarts(t *testing.T) {
 			t.Fatalf("restart %s: %v", restart.what, err)
 		}
 		// containerd's restart ends dockerd's connection, which comes back by itself.
-		eventually(t, "an exec after the restart of "+restart.what, func() bool {
+		eventually.Holds(t, "an exec after the restart of "+restart.what, func() bool {
 			_, err := c.Exec(t.Context(), c.id, "sha256sum", restart.read)
 			return err == nil
 		})

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/postgres"
 	"lighter/test/testkit/s3"
 )
@@ -89,11 +90,11 @@ func TestStoresAreAway(t *testing.T) {
 			t.Errorf("reads without the %s: %v", store.name, err)
 		}
 		name := store.name + ":latest"
-		eventually(t, "an answer of the hub", func() bool {
+		eventually.Holds(t, "an answer of the hub", func() bool {
 			_, err := second.Lighter(t.Context(), "images")
 			return err == nil
 		})
-		eventually(t, name+" to be ready", func() bool { return isReady(t, second, name) })
+		eventually.Holds(t, name+" to be ready", func() bool { return isReady(t, second, name) })
 		reads(t, run(t, s, balanced(store.name)), 20+n, 21+n)
 	}
 	hubCommand(t, second, "fsck", "--deep")

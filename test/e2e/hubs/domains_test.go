@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
 	"lighter/wire"
@@ -103,7 +104,7 @@ func TestNodeOfADomain(t *testing.T) {
 	pushDefault := func(layout, name string) {
 		t.Helper()
 		startPush(t, layout, name)
-		eventually(t, name+" to be ready", func() bool { return isReady(t, s.Hub, name+":latest", inDefault...) })
+		eventually.Holds(t, name+" to be ready", func() bool { return isReady(t, s.Hub, name+":latest", inDefault...) })
 	}
 
 	// Each domain ingests the image by itself, and does not have the other domain's objects.
@@ -148,7 +149,9 @@ func TestNodeOfADomain(t *testing.T) {
 		t.Fatal(err)
 	}
 	res.Body.Close()
-	eventually(t, "the proxy's line about the last request", func() bool { return len(lines(t, proxy.Log, last)) == 1 })
+	eventually.Holds(t, "the proxy's line about the last request", func() bool {
+		return len(lines(t, proxy.Log, last)) == 1
+	})
 	defaultRequests := len(lines(t, proxy.Log, "/lighter/1/default/"))
 	ref := balanced("team/app")
 	c := run(t, s, ref)
@@ -174,7 +177,7 @@ func TestNodeOfADomain(t *testing.T) {
 	}
 
 	// The chunks that the start has read become a startup pack. The next start fetches it.
-	eventually(t, "a startup pack of the recorded start", func() bool {
+	eventually.Holds(t, "a startup pack of the recorded start", func() bool {
 		shown := hubJSON[[]wire.Starts](t, s.Hub, "trace show", "team/app:latest")
 		return len(shown) == 1 && len(shown[0].Workloads) == 1 && len(shown[0].Workloads[0].Packs) > 0
 	})
@@ -196,7 +199,7 @@ func TestNodeOfADomain(t *testing.T) {
 	forget(t, s)
 	fetched := sitetest.Status(t, s).Ahead.Startup.Fetched
 	c = run(t, s, ref)
-	eventually(t, "the node to fetch the startup pack", func() bool {
+	eventually.Holds(t, "the node to fetch the startup pack", func() bool {
 		return sitetest.Status(t, s).Ahead.Startup.Fetched >= fetched+4*fileBytes
 	})
 	reads(t, c, 0, 4)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
 	"lighter/wire"
@@ -159,7 +160,7 @@ func TestNodeComesBackTooLate(t *testing.T) {
 		t.Errorf("the node's log has no line with %q", remedy)
 	}
 	const why = "no hub has it any more"
-	eventually(t, "a lost tree in the status", func() bool { return len(sitetest.Status(t, s).Lost) == 1 })
+	eventually.Holds(t, "a lost tree in the status", func() bool { return len(sitetest.Status(t, s).Lost) == 1 })
 	if lost := sitetest.Status(t, s).Lost[0]; !strings.Contains(lost.Cause, why) || len(lost.Images) != 1 ||
 		!strings.Contains(lost.Images[0], "late") {
 		t.Errorf("the lost tree in the status: %+v, want the image late and the cause %q", lost, why)

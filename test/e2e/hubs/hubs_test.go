@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/postgres"
@@ -34,7 +35,7 @@ var (
 func TestMain(m *testing.M) { os.Exit(site.EnclosedWith(prepare, m.Run)) }
 
 func prepare() (stop func() error, err error) {
-	if database, err = postgres.New(); err != nil {
+	if database, err = postgres.New(postgres.NoSync); err != nil {
 		return nil, err
 	}
 	if storage, err = s3.New(); err != nil {
@@ -81,10 +82,11 @@ func start(t *testing.T, options site.Options, config string) *site.Site {
 	return s
 }
 
+// configFile writes a hub's configuration, which also allows the site's registry.
 func configFile(t *testing.T, config string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "hub.toml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(config+site.RegistryTable), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -187,17 +189,6 @@ func forget(t *testing.T, s *site.Site) {
 	}
 }
 
-// eventually waits until ok returns true, for two minutes at most.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("timeout: waiting for %s", what)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-}
-
 // hubCommand runs a lighter command against a hub, and returns its output. The command must
 // succeed.
 func hubCommand(t *testing.T, h *site.Hub, command string, args ...string) string {
@@ -227,7 +218,7 @@ func jsonOf[T any](t *testing.T, text string) (v T) {
 // holder waits until a hub has exactly one holder and ok accepts it, and returns this holder.
 func holder(t *testing.T, h *site.Hub, what string, ok func(wire.Holder) bool) (found wire.Holder) {
 	t.Helper()
-	eventually(t, "a holder with "+what, func() bool {
+	eventually.Holds(t, "a holder with "+what, func() bool {
 		all := hubJSON[[]wire.Holder](t, h, "holders")
 		if len(all) > 1 {
 			t.Fatalf("the hub has the holders %+v, want one at most", all)

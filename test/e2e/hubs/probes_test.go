@@ -21,6 +21,7 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/port"
 	"lighter/test/testkit/postgres"
 	"lighter/test/testkit/s3"
@@ -181,7 +182,7 @@ func TestProbesNameTheStoreThatIsAway(t *testing.T) {
 	p.wants("/readyz", 503, "not ready\n", "database: ok\n", "bucket: away for ", "the bucket is not available")
 	p.wants("/healthz", 200, "ok\n")
 	requests("/v2/prod/manifests/1", 5)
-	eventually(t, "the reason of the job that waits, without empty details of the SDK", func() bool {
+	eventually.Holds(t, "the reason of the job that waits, without empty details of the SDK", func() bool {
 		for _, j := range jsonOf[[]wire.Job](t, p.lighter("jobs", "--json")) {
 			if j.Kind == "verify" && strings.Contains(j.Error, " is not available: ") {
 				if strings.Contains(j.Error, "RequestID") || len(j.Error) > 400 {
@@ -340,9 +341,13 @@ func TestEndOfAProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
+	// The client waits until the process reads the body. A process that ends closes connections on
+	// which no request has arrived.
+	req.Header.Set("Expect", "100-continue")
+	client := &http.Client{Transport: &http.Transport{ExpectContinueTimeout: time.Minute}}
 	patched := make(chan error, 1)
 	go func() {
-		res, err := http.DefaultClient.Do(req)
+		res, err := client.Do(req)
 		if err == nil {
 			_ = res.Body.Close()
 			if res.StatusCode != http.StatusAccepted {
@@ -357,14 +362,14 @@ func TestEndOfAProcess(t *testing.T) {
 	if err := first.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of the listener", func() bool {
+	eventually.Holds(t, "the end of the listener", func() bool {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(first.url, "http://"))
 		if err == nil {
 			_ = conn.Close()
 		}
 		return err != nil
 	})
-	eventually(t, "the job's end in the first process", func() bool {
+	eventually.Holds(t, "the job's end in the first process", func() bool {
 		j := job()
 		return j.State != wire.JobRunning || j.Owner != before.Owner
 	})
@@ -388,7 +393,7 @@ func TestEndOfAProcess(t *testing.T) {
 		t.Errorf("the process has ended with %v, want exit code 0", first.cmd.ProcessState)
 	}
 	release()
-	eventually(t, "the image to be ready", func() bool {
+	eventually.Holds(t, "the image to be ready", func() bool {
 		for _, i := range jsonOf[[]wire.Image](t, second.lighter("images", "--json")) {
 			return i.State == wire.StateReady
 		}

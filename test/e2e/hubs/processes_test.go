@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/postgres"
 	"lighter/test/testkit/site"
 	"lighter/wire"
@@ -100,7 +101,7 @@ func balanced(name string) string { return site.ProxyAddress + "/" + name + ":la
 func push(t *testing.T, h *site.Hub, layout, name string) {
 	t.Helper()
 	startPush(t, layout, name)
-	eventually(t, name+" to be ready", func() bool { return isReady(t, h, name+":latest") })
+	eventually.Holds(t, name+" to be ready", func() bool { return isReady(t, h, name+":latest") })
 }
 
 // startPush pushes an image through the load balancer. It does not wait until the image is ready.
@@ -166,7 +167,9 @@ func TestOneOfTwoProcessesIsKilled(t *testing.T) {
 	if err := s.Hub.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the restarted process to list the image", func() bool { return isReady(t, s.Hub, "after:latest") })
+	eventually.Holds(t, "the restarted process to list the image", func() bool {
+		return isReady(t, s.Hub, "after:latest")
+	})
 	hubCommand(t, s.Hub, "fsck", "--deep")
 }
 
@@ -182,7 +185,7 @@ func TestHubIsCopiedWhileItRuns(t *testing.T) {
 	const ofTeam = "team/goes:latest"
 	inTeam := []string{"--domain", "team"}
 	startPush(t, image(t, 4, 8), "team/goes")
-	eventually(t, ofTeam+" to be ready", func() bool { return isReady(t, second, ofTeam, inTeam...) })
+	eventually.Holds(t, ofTeam+" to be ready", func() bool { return isReady(t, second, ofTeam, inTeam...) })
 
 	dir := t.TempDir()
 	dumped, goOn := filepath.Join(dir, "dumped"), filepath.Join(dir, "go-on")
@@ -211,7 +214,7 @@ cp -p %[6]s/hub.key %[1]s/hub.key
 		}
 		copied <- err
 	}()
-	eventually(t, "the dump", func() bool {
+	eventually.Holds(t, "the dump", func() bool {
 		select {
 		case err := <-copied:
 			t.Fatalf("lighter backup hold has ended before the database was dumped: %v", err)
@@ -276,7 +279,7 @@ cp -p %[6]s/hub.key %[1]s/hub.key
 	readsMount(t, mount(t, s, restored.URL, teamKey, ofTeam, inTeam...), 4, 8)
 	// After the repair, the catalog has the same images as the registry.
 	hubCommand(t, restored, "fsck", "--deep", "--repair")
-	eventually(t, "the image that was pushed during the copy", func() bool {
+	eventually.Holds(t, "the image that was pushed during the copy", func() bool {
 		return isReady(t, restored, "comes:latest")
 	})
 	if isReady(t, restored, "goes:latest") {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 	"lighter/wire"
@@ -119,9 +120,9 @@ func TestPacksAreRewrittenUnderAContainer(t *testing.T) {
 	if err := s.Machine.RestartNode(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "newer locations", func() bool {
-		info, err := os.Stat(files[0])
-		return err == nil && info.ModTime().After(before.Add(time.Hour)) && counter.of("locations") > 0
+	eventually.Holds(t, "newer locations", func() bool {
+		log, err := os.ReadFile(s.Machine.NodeLog())
+		return err == nil && strings.Contains(string(log), "fetched locations")
 	})
 	if counter.of("copies") != 1 || counter.of("locations") != 1 {
 		t.Errorf("requests of the renewal: %v, want one for locations, which is marked as a copy", counter.n)

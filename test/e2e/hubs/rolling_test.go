@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 )
 
@@ -196,7 +197,7 @@ func TestRollingUpgrade(t *testing.T) {
 	clients.Wait()
 	t.Logf("during the upgrade: %v", counts)
 	for _, name := range pushed {
-		eventually(t, name+" to be ready", func() bool {
+		eventually.Holds(t, name+" to be ready", func() bool {
 			return strings.Contains(second.lighter("images"), name) && !strings.Contains(second.lighter("jobs"), name)
 		})
 	}

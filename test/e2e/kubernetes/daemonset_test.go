@@ -30,6 +30,9 @@ type fleet struct {
 	dir     string // of our kustomizations
 }
 
+// usual is where a containerd has its socket on most machines.
+const usual = "/run/containerd/containerd.sock"
+
 func startFleet(t *testing.T) *fleet {
 	t.Helper()
 	s := startSite(t, site.Options{Config: withPods(t, plain)})
@@ -46,25 +49,30 @@ func startFleet(t *testing.T) *fleet {
 			t.Error(err)
 		}
 	})
-	unit := "[Service]\nType=notify\nDelegate=yes\nKillMode=process\nExecStart=" +
-		strings.Join(s.Machine.ContainerdCommand(), " ") + "\n"
-	const usual = "/run/containerd/containerd.sock"
+	unit := "[Install]\nWantedBy=multi-user.target\n[Service]\nType=notify\nDelegate=yes\nKillMode=process\n" +
+		"ExecStart=" + strings.Join(s.Machine.ContainerdCommand(), " ") + "\n"
 	if err := errors.Join(os.WriteFile(systemd.Units+"/containerd.service", []byte(unit), 0o644),
+		os.WriteFile(systemd.Units+"/multi-user.target", []byte("[Unit]\nDescription=all services\n"), 0o644),
 		f.manager.Systemctl(t.Context(), "daemon-reload"),
-		f.manager.Systemctl(t.Context(), "start", "containerd.service"), os.MkdirAll(filepath.Dir(usual), 0o755),
-		os.Symlink(s.Machine.ContainerdSocket(), usual)); err != nil {
+		f.manager.Systemctl(t.Context(), "enable", "containerd.service"), f.startServices(t, s)); err != nil {
 		t.Fatal(err)
 	}
 	f.env = startCluster(t, s)
 	for release := 1; release <= 2; release++ {
-		f.pushInstaller(t, release)
+		f.pushInstaller(t, f.dir, release)
 	}
 	return f
 }
 
+// startServices makes systemd start all services that are enabled, in its order.
+func (f *fleet) startServices(t *testing.T, s *site.Site) error {
+	return errors.Join(f.manager.Systemctl(t.Context(), "start", "multi-user.target"),
+		os.MkdirAll(filepath.Dir(usual), 0o755), os.Symlink(s.Machine.ContainerdSocket(), usual))
+}
+
 // pushInstaller makes an image of the installer with a program of its own, as `make image` does,
 // and gives it to registry and hub. So a later pod of the daemon set is lazy itself.
-func (f *fleet) pushInstaller(t *testing.T, release int) {
+func (e env) pushInstaller(t *testing.T, dir string, release int) {
 	t.Helper()
 	binary, err := site.Binary()
 	if err != nil {
@@ -75,7 +83,7 @@ func (f *fleet) pushInstaller(t *testing.T, release int) {
 		t.Fatal(err)
 	}
 	name := fmt.Sprintf("lighter-%d", release)
-	path := filepath.Join(f.dir, name)
+	path := filepath.Join(dir, name)
 	// What follows an executable's end does not matter.
 	if err := os.WriteFile(path, append(program, name...), 0o755); err != nil {
 		t.Fatal(err)
@@ -85,7 +93,7 @@ func (f *fleet) pushInstaller(t *testing.T, release int) {
 	if err != nil {
 		t.Fatalf("make the image %s: %v: %s", name, err, out)
 	}
-	if err := errors.Join(f.s.Push(t.Context(), path+".image", name), f.s.Hub.Add(t.Context(), name)); err != nil {
+	if err := errors.Join(e.s.Push(t.Context(), path+".image", name), e.s.Hub.Add(t.Context(), name)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -215,9 +223,10 @@ func (f *fleet) undisturbed(t *testing.T, after string) {
 	t.Logf("%s: the readers read on", after)
 }
 
-// The daemon set installs Lighter as a service of the machine, and the cluster sees it. It is
-// upgraded, evicted and removed, and what it has installed is lost, under pods that read all the
-// time. No pod is disturbed, and in the end the machine is what it was.
+// The daemon set installs Lighter as a service of the machine, and the cluster sees it. Images are
+// preheated. After a power cut the pods come back. Then the daemon set is upgraded, evicted and
+// removed, and what it has installed is lost, under pods that read all the time. No pod is
+// disturbed, and in the end the machine is what it was.
 func TestDaemonSet(t *testing.T) {
 	f := startFleet(t)
 	before, config := f.files(t), f.config(t)
@@ -225,6 +234,8 @@ func TestDaemonSet(t *testing.T) {
 	f.apply(t, pod("tainted", spec("Never", "cd / && "+pods.CheckPackage)))
 	f.rollOut(t, 1)
 	f.installed(t)
+	f.preheated(t)
+	f.rebooted(t)
 	for _, name := range readers {
 		f.reader(t, name)
 	}

@@ -91,8 +91,8 @@ func startCluster(t *testing.T, s *site.Site) env {
 	}
 	e := env{s, c}
 	t.Cleanup(func() {
-		e.kubectl(t, "", "delete", "daemonsets,deployments,jobs,pods", "--all", "--all-namespaces", "--force",
-			"--grace-period=0")
+		e.kubectl(t, "", "delete", "daemonsets,deployments,statefulsets,jobs,pods", "--all", "--all-namespaces",
+			"--force", "--grace-period=0")
 		e.noSandbox(t)
 		if err := c.Close(); err != nil {
 			t.Error(err)

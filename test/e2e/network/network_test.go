@@ -381,3 +381,46 @@ func TestLocationsComeLater(t *testing.T) {
 		t.Errorf("bytes received by origin: %v, want some from the hub, and at least 10 MiB from the mirror", r)
 	}
 }
+
+// A hub keeps a mirror in a directory (--export), which nginx serves. While the hub is stopped, a
+// pull is lazy and a container runs, both from the mirror.
+func TestExportedMirrorServesPulls(t *testing.T) {
+	dir := t.TempDir()
+	s := start(t, site.Options{HubArgs: []string{"--export", dir}, Hubs: []string{site.HubURL, site.WebURL}})
+	server, err := os.ReadFile("../../../deploy/nginx/mirror.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	web, err := s.StartWebOf(t.Context(), dir, strings.NewReplacer("listen 8080", "listen "+site.WebAddress,
+		"/srv/mirror", dir).Replace(string(server)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := web.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	mirrored := func(n int) {
+		t.Helper()
+		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+			if names, _ := filepath.Glob(dir + "/lighter/1/default/manifests/*"); len(names) == n {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("timeout: the mirror does not have %d images", n)
+			}
+		}
+	}
+	mirrored(2)
+	s.Hub.Kill()
+	pull(t, s, site.Lighter, "python")
+	if got := run(t, s, site.Lighter, "python", "python3", "-c", "print('hello')"); got != "hello\n" {
+		t.Errorf("a container of python prints %q, want hello", got)
+	}
+	st := sitetest.Status(t, s)
+	if len(st.Images) != 1 || !st.Images[0].Lazy || st.Hubs[0].Up || !st.Hubs[1].Up {
+		t.Errorf("after a pull without the hub: images %+v, hubs %+v; want one lazy image, the hub down, the mirror up",
+			st.Images, st.Hubs)
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/node/imagecache"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/faultfs"
 	"lighter/test/testkit/site"
 )
@@ -309,7 +310,7 @@ func TestDiskHangsUnderAMount(t *testing.T) {
 		t.Errorf("cache: %+v, want unanswered operations, no damage and no failed reads", s)
 	}
 	hanging.Release()
-	eventually(t, "a cache that uses its disk", func() bool {
+	eventually.Holds(t, "a cache that uses its disk", func() bool {
 		s := status(t, d.root).Cache
 		return s.Off() == ""
 	})

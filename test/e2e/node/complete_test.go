@@ -18,6 +18,7 @@ import (
 
 	"lighter/node/control"
 	"lighter/node/imagecache"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 )
 
@@ -40,7 +41,7 @@ func localFiles(t *testing.T, root string) []string {
 // awaitLocal waits for the only local device below the node's root, and returns its path.
 func awaitLocal(t *testing.T, d *daemon) (device string) {
 	t.Helper()
-	eventually(t, "a local device", func() bool {
+	eventually.Holds(t, "a local device", func() bool {
 		found, _ := filepath.Glob(filepath.Join(d.root, "trees/*/local/device"))
 		if len(found) == 1 {
 			device = found[0]
@@ -57,7 +58,7 @@ func TestImageIsCompleted(t *testing.T) {
 		window(3))
 	dir := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
-	eventually(t, "the reason for waiting", func() bool {
+	eventually.Holds(t, "the reason for waiting", func() bool {
 		return strings.Contains(status(t, d.root).Completion.Waits,
 			"schedule")
 	})
@@ -73,13 +74,13 @@ func TestImageIsCompleted(t *testing.T) {
 	inSchedule := d.args
 	d.args = append(slices.Clone(inSchedule), "--hub", "http://127.0.0.1:9") // no hub listens there
 	d.start()
-	eventually(t, "a failure of the completion", func() bool { return status(t, d.root).Completion.Failed != "" })
+	eventually.Holds(t, "a failure of the completion", func() bool { return status(t, d.root).Completion.Failed != "" })
 	d.end(syscall.SIGKILL)
 
 	d.args = inSchedule
 	begun := time.Now()
 	d.start()
-	eventually(t, "a part of the image", func() bool { return status(t, d.root).Completion.Fetched > 1<<20 })
+	eventually.Holds(t, "a part of the image", func() bool { return status(t, d.root).Completion.Fetched > 1<<20 })
 	d.end(syscall.SIGKILL)
 	d.start()
 	whole := func() bool {
@@ -91,7 +92,7 @@ func TestImageIsCompleted(t *testing.T) {
 		content := images[0].Content
 		return s.Fetched > 0 && content.CachedBytes == content.Bytes && content.Bytes >= int64(len(large))
 	}
-	eventually(t, "the whole image", whole)
+	eventually.Holds(t, "the whole image", whole)
 	if took := time.Since(begun); took < 1500*time.Millisecond { // 5 MiB at 2 MiB/s, minus the burst
 		t.Errorf("the image was complete after %s, want at least 1.5s at this rate", took)
 	}
@@ -147,7 +148,7 @@ func TestLocalDevice(t *testing.T) {
 			if err := record.Start(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "a mount whose reads can be recorded",
+			eventually.Holds(t, "a mount whose reads can be recorded",
 				func() bool { return !status(t, d.root).Mounts[0].Local })
 			run(t, "mount", "--root", d.root, "tools:1", again).good()
 			if m := status(t, d.root).Mounts[0]; m.Local {
@@ -156,7 +157,7 @@ func TestLocalDevice(t *testing.T) {
 			run(t, "unmount", "--root", d.root, again).good()
 			stop()
 			_ = record.Wait() // always an error after SIGKILL
-			eventually(t, "a mount of the local device", func() bool {
+			eventually.Holds(t, "a mount of the local device", func() bool {
 				run(t, "mount", "--root", d.root, "tools:1", again).good()
 				run(t, "unmount", "--root", d.root, again).good()
 				return status(t, d.root).Mounts[0].Local
@@ -259,7 +260,7 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.start()
-	eventually(t, "a failed write", func() bool {
+	eventually.Holds(t, "a failed write", func() bool {
 		return strings.Contains(status(t, root).Completion.Failed,
 			"no space")
 	})

@@ -24,6 +24,7 @@ import (
 	"lighter/node/mount"
 	"lighter/node/report"
 	"lighter/store/disk"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/socketdir"
 )
@@ -198,7 +199,7 @@ func TestReadersWaitForTheNextNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _, _ = service.Process.Kill(), service.Wait() })
-		eventually(t, "the keeper's socket", func() bool {
+		eventually.Holds(t, "the keeper's socket", func() bool {
 			_, err := os.Stat(keeper.Socket(root))
 			return err == nil
 		})

@@ -21,6 +21,7 @@ import (
 
 	"lighter/node/directory"
 	"lighter/node/mount"
+	"lighter/test/testkit/eventually"
 	tars "lighter/test/testkit/tarball"
 )
 
@@ -156,7 +157,7 @@ func TestDirectoryIsTheRootOfBubblewrap(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := filepath.Join("/proc", strconv.Itoa(info.Child), "root")
-	eventually(t, "the program in the container", func() bool {
+	eventually.Holds(t, "the program in the container", func() bool {
 		path, err := os.Readlink(filepath.Join(filepath.Dir(root), "exe"))
 		return err == nil && path == "/sleep"
 	})
@@ -165,7 +166,7 @@ func TestDirectoryIsTheRootOfBubblewrap(t *testing.T) {
 		t.Errorf("the container's root has type %#x (%v), want EROFS", stat.Type, err)
 	}
 	shows(t, filepath.Join(dir, "tools:1"))
-	eventually(t, "an image that was used later to be unmounted", func() bool {
+	eventually.Holds(t, "an image that was used later to be unmounted", func() bool {
 		i, ok := inDirectory(t, d, "tools:1")
 		return ok && !i.Mounted
 	})
@@ -196,12 +197,14 @@ func TestDirectoryKeepsTheImagesOfContainers(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "both trees to be unmounted", func() bool { return len(mountsBelow(t, d.root)) == 1 }) // devices/
-	eventually(t, "the end of the device that nobody uses", func() bool { return devices(t, d) == 1 })
+	eventually.Holds(t, "both trees to be unmounted", func() bool {
+		return len(mountsBelow(t, d.root)) == 1
+	}) // devices/
+	eventually.Holds(t, "the end of the device that nobody uses", func() bool { return devices(t, d) == 1 })
 	if err := errors.Join(in.Close(), cmd.Wait()); err != nil || !strings.HasSuffix(out.String(), "\n5242880\n") {
 		t.Errorf("the container wrote %q (%v), want the size of all of the file", out.String(), err)
 	}
-	eventually(t, "the end of the container's device", func() bool { return devices(t, d) == 0 })
+	eventually.Holds(t, "the end of the container's device", func() bool { return devices(t, d) == 0 })
 }
 
 // devices returns the number of devices that a node serves.
@@ -224,7 +227,7 @@ func TestDirectoryUnmountsIdleImages(t *testing.T) {
 		i, _ := inDirectory(t, d, name)
 		return i.Mounted
 	}
-	eventually(t, "the idle image to be unmounted", func() bool { return !isMounted("tools:1") })
+	eventually.Holds(t, "the idle image to be unmounted", func() bool { return !isMounted("tools:1") })
 	if n := mountsOn(t, image); n != 0 {
 		t.Errorf("%d mounts on the idle image, want none", n)
 	}
@@ -233,7 +236,7 @@ func TestDirectoryUnmountsIdleImages(t *testing.T) {
 		t.Error("the image in use was unmounted")
 	}
 	sitting.end()
-	eventually(t, "both devices to end", func() bool { return devices(t, d) == 0 })
+	eventually.Holds(t, "both devices to end", func() bool { return devices(t, d) == 0 })
 	shows(t, image) // again
 	shows(t, busy)
 }
@@ -331,12 +334,12 @@ func TestDirectoryShowsTheNewImageOfAName(t *testing.T) {
 	}
 	sitting := sit(t, filepath.Dir(file))
 	addProgram(t, []byte("two"))
-	eventually(t, "the second image", func() bool { return is(file, "two") })
+	eventually.Holds(t, "the second image", func() bool { return is(file, "two") })
 	if !is(filepath.Join("/proc", strconv.Itoa(sitting.cmd.Process.Pid), "cwd", "lighter"), "one") {
 		t.Error("a process does not have its image any more")
 	}
 	run(t, "rm", "program:1").good()
-	eventually(t, "the removed image to disappear", func() bool {
+	eventually.Holds(t, "the removed image to disappear", func() bool {
 		_, err := os.Stat(filepath.Dir(file))
 		return errors.Is(err, os.ErrNotExist)
 	})

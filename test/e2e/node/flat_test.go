@@ -14,6 +14,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
+	"lighter/test/testkit/eventually"
 	tars "lighter/test/testkit/tarball"
 )
 
@@ -77,7 +78,7 @@ func TestDirectoryForApptainer(t *testing.T) {
 	// A process that does not see the mount.
 	sh(t, dir, `exec unshare -m --propagation private sh -ec '
 		test "$(cat "$1/flat.example.org/a/shell:1/.singularity.d/labels.json")" = "{}"' sh "$1"`)
-	eventually(t, "the image to be unmounted, and its device to end", func() bool {
+	eventually.Holds(t, "the image to be unmounted, and its device to end", func() bool {
 		i, ok := inDirectory(t, d, "flat.example.org/a/shell:1")
 		return ok && !i.Mounted && devices(t, d) == 0
 	})

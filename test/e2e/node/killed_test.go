@@ -19,6 +19,7 @@ import (
 
 	"lighter/node/keeper"
 	"lighter/node/mount"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 )
 
@@ -95,7 +96,7 @@ func testKilledWhileUnmounting(t *testing.T, keeperToo bool) {
 	}
 	killed := d.cmd
 	stuck := func() bool { return unmounting(t, killed.Process.Pid) }
-	eventually(t, "a hanging unmount", stuck)
+	eventually.Holds(t, "a hanging unmount", stuck)
 	if err := killed.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func abandonRead(t *testing.T, d *daemon, hub *stalling) (dir string, open func(
 	if err := reader.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a read", func() bool { return status(t, d.root).Mounts[0].Device.Missed > 0 })
+	eventually.Holds(t, "a read", func() bool { return status(t, d.root).Mounts[0].Device.Missed > 0 })
 	if err := reader.Process.Kill(); err != nil { // the kernel's read-ahead stays in flight
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/eventually"
 )
 
 // ownRoots is the directory with the roots of separate nodes, each of which serves one mount.
@@ -243,7 +245,7 @@ func interrupt(t *testing.T, when func() bool, args ...string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the moment for the interrupt", when)
+	eventually.Holds(t, "the moment for the interrupt", when)
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +297,7 @@ func killOwn(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of a killed node", func() bool { return syscall.Kill(pid, 0) != nil })
+	eventually.Holds(t, "the end of a killed node", func() bool { return syscall.Kill(pid, 0) != nil })
 }
 
 // opener returns a process that has a file open.

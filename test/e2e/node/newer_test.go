@@ -13,6 +13,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 )
 
@@ -77,7 +78,7 @@ func TestNodeLearnsOfNewerLocations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "new locations on the hub", func() bool { return !bytes.Equal(old, locationsOfHub(t, tree)) })
+	eventually.Holds(t, "new locations on the hub", func() bool { return !bytes.Equal(old, locationsOfHub(t, tree)) })
 	python()
 	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, old) {
 		t.Errorf("locations that are younger than a minute were replaced (%v), want them kept", err)
@@ -95,7 +96,7 @@ func TestNodeLearnsOfNewerLocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		python()
-		eventually(t, "the new locations on the node", func() bool {
+		eventually.Holds(t, "the new locations on the node", func() bool {
 			now, err := os.ReadFile(path)
 			return err == nil && bytes.Equal(now, locationsOfHub(t, tree))
 		})
@@ -107,7 +108,7 @@ func TestNodeLearnsOfNewerLocations(t *testing.T) {
 			startup += pack.Bytes()
 		}
 	}
-	eventually(t, "the startup packs", func() bool {
+	eventually.Holds(t, "the startup packs", func() bool {
 		return startup > 0 &&
 			nodeStatus(t, s).Ahead.Startup.Fetched >= startup*9/10
 	})

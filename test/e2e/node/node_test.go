@@ -27,6 +27,7 @@ import (
 	"lighter/node/control"
 	"lighter/node/keeper"
 	"lighter/node/report"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/socketdir"
 	tars "lighter/test/testkit/tarball"
@@ -208,7 +209,7 @@ func (d *daemon) start() {
 	if d.cmd, err = background(d.log, append([]string{"node", "--root", d.root}, d.args...)...); err != nil {
 		d.t.Fatal(err)
 	}
-	eventually(d.t, "the node's readiness", func() bool {
+	eventually.Holds(d.t, "the node's readiness", func() bool {
 		if strings.Contains(d.said(), "lighter: ") {
 			d.t.Fatalf("the node ended: %s", d.said())
 		}
@@ -247,18 +248,6 @@ func (d *daemon) lose() {
 	if err := (keeper.Process{Root: d.root}).Drop(d.t.Context()); err != nil {
 		d.t.Fatal(err)
 	}
-}
-
-// eventually waits for half a minute until ok returns true, or fails the test.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for range 3000 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("timeout: waiting for %s", what)
 }
 
 // result is the result of a command.

@@ -17,6 +17,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/node/report"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 )
 
@@ -104,7 +105,7 @@ func TestStartsAreRecorded(t *testing.T) {
 	if err := s.Machine.RemoveImage(t.Context(), site.Reference("base")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the report about base", func() bool { return recording(t, s).Reported == 1 })
+	eventually.Holds(t, "the report about base", func() bool { return recording(t, s).Reported == 1 })
 
 	pull(t, s, "python")
 	if r := recording(t, s); !r.On || r.Active != 0 {
@@ -121,7 +122,7 @@ func TestStartsAreRecorded(t *testing.T) {
 	if r := recording(t, s); r.Active != 1 || r.Recorded != 1 {
 		t.Errorf("after a start: %+v, want one recording in progress, one ended", r)
 	}
-	eventually(t, "the report about python", func() bool { return recording(t, s).Reported == 2 })
+	eventually.Holds(t, "the report about python", func() bool { return recording(t, s).Reported == 2 })
 	m := nodeStatus(t, s).Mounts[0]
 	bodies := heard.of(m.Tree)
 	if len(bodies) != 1 {
@@ -212,7 +213,7 @@ func TestTraceRecord(t *testing.T) {
 		return ended
 	}
 	toFile, toHub := record("--output", file, site.Reference("python")), record("--json", "base:latest")
-	eventually(t, "two active recordings", func() bool { return recording(t, s).Active == 2 })
+	eventually.Holds(t, "two active recordings", func() bool { return recording(t, s).Active == 2 })
 	if again := <-record("base:latest"); again.err == nil ||
 		!strings.Contains(again.err.Error(), "already being recorded") {
 		t.Errorf("a second recording at the same time: %v, want an error", again)

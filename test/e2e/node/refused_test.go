@@ -14,6 +14,7 @@ import (
 
 	"lighter/format/index"
 	"lighter/node/control"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 )
 
@@ -29,7 +30,7 @@ func TestRefusedStatement(t *testing.T) {
 					d := startNode(t, newRoot(t), "--address", "")
 					dir, merged := used(t, d)
 					shows(t, merged)
-					eventually(t, "the complete image", func() bool { return isCached(t, d) })
+					eventually.Holds(t, "the complete image", func() bool { return isCached(t, d) })
 					withHub := d.args
 					d.end(signal)
 					undo := refuse(t, d)
@@ -48,7 +49,7 @@ func TestRefusedStatement(t *testing.T) {
 					d.start()
 					showsAnew(t, merged)
 					showsAnew(t, dir)
-					eventually(t, "an accepted statement",
+					eventually.Holds(t, "an accepted statement",
 						func() bool { return len(status(t, d.root).Refused) == 0 })
 					run(t, "unmount", "--root", d.root, dir).good()
 				})
@@ -96,7 +97,7 @@ func TestRefusedStatementIsMounted(t *testing.T) {
 	dir := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
 	shows(t, dir)
-	eventually(t, "the complete image", func() bool { return isCached(t, d) })
+	eventually.Holds(t, "the complete image", func() bool { return isCached(t, d) })
 	d.lose()
 	replaceKey(t, d)
 	d.args = append(d.args, "--hub", "http://127.0.0.1:1")

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lighter/node/resolver"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 )
 
@@ -88,7 +89,7 @@ func TestKeyRotation(t *testing.T) {
 	works("the hub has both keys, the node the old one")
 	pin(old, added)
 	var signers []resolver.Signer
-	eventually(t, "the new key's signature", func() bool {
+	eventually.Holds(t, "the new key's signature", func() bool {
 		signers = nodeStatus(t, s).Signers
 		return len(signers) == 2 && signers[1].Key == added && signers[1].Signed > 0 && len(signers[1].Missing) == 0
 	})

@@ -16,6 +16,7 @@ import (
 	"lighter/format/index"
 	"lighter/format/pack"
 	"lighter/node/report"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/site"
 )
 
@@ -265,7 +266,7 @@ func TestStartThatIsKnown(t *testing.T) {
 	t.Run("start", func(t *testing.T) {
 		wipe(t)
 		pull(t, s, "python")
-		eventually(t, "the startup pack", func() bool {
+		eventually.Holds(t, "the startup pack", func() bool {
 			n, _ := proxy.count()
 			st := nodeStatus(t, s).Fetched
 			return n == units && st.InFlight.Background == 0 && st.Storing == 0
@@ -287,7 +288,9 @@ func TestStartThatIsKnown(t *testing.T) {
 		}
 		pull(t, s, "python")
 		want := nodeStatus(t, s).Ahead.Startup.Added
-		eventually(t, "the startup pack from the disk", func() bool { return nodeStatus(t, s).Ahead.Loaded >= want })
+		eventually.Holds(t, "the startup pack from the disk", func() bool {
+			return nodeStatus(t, s).Ahead.Loaded >= want
+		})
 		run(t)
 		if n, most := proxy.count(); n != units || most != 1 {
 			t.Errorf("%d units were requested, one of them %d times; want all %d once", n, most, units)
@@ -297,22 +300,22 @@ func TestStartThatIsKnown(t *testing.T) {
 		wipe(t)
 		proxy.setHold(true)
 		pull(t, s, "python")
-		eventually(t, "a request for the startup pack", func() bool { n, _ := proxy.count(); return n > 0 })
+		eventually.Holds(t, "a request for the startup pack", func() bool { n, _ := proxy.count(); return n > 0 })
 		s.Machine.KillNode()
 		proxy.setHold(false)
 		restart(t, s)
 		run(t)
-		eventually(t, "the startup pack", func() bool { n, _ := proxy.count(); return n == units })
+		eventually.Holds(t, "the startup pack", func() bool { n, _ := proxy.count(); return n == units })
 	})
 	t.Run("removed", func(t *testing.T) {
 		wipe(t)
 		proxy.setHold(true)
 		pull(t, s, "python")
-		eventually(t, "a request for the startup pack", func() bool { n, _ := proxy.count(); return n > 0 })
+		eventually.Holds(t, "a request for the startup pack", func() bool { n, _ := proxy.count(); return n > 0 })
 		if err := s.Machine.RemoveImage(t.Context(), site.Reference("python")); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "the end of the prefetch", func() bool {
+		eventually.Holds(t, "the end of the prefetch", func() bool {
 			st := nodeStatus(t, s).Fetched
 			return st.InFlight.Background == 0 && st.Link.InFlight == 0
 		})

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/node/keeper"
+	"lighter/test/testkit/eventually"
 )
 
 // get sends a GET request to the node at an address.
@@ -128,7 +129,7 @@ func TestReadiness(t *testing.T) {
 			d.end(syscall.SIGKILL)
 		}
 	})
-	eventually(t, "a listener at the HTTP address", func() bool {
+	eventually.Holds(t, "a listener at the HTTP address", func() bool {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
@@ -143,7 +144,7 @@ func TestReadiness(t *testing.T) {
 		t.Errorf("/healthz answers %d %q during recovery, want 200", status, body)
 	}
 	lock.Close()
-	eventually(t, "readiness", ready)
+	eventually.Holds(t, "readiness", ready)
 
 	request, err := net.Dial("unix", filepath.Join(root, "control.sock"))
 	if err != nil {
@@ -161,7 +162,7 @@ func TestReadiness(t *testing.T) {
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of readiness", func() bool {
+	eventually.Holds(t, "the end of readiness", func() bool {
 		status, body := get(t, address, "/readyz")
 		return status == 503 && strings.Contains(body, "stops")
 	})
@@ -237,7 +238,7 @@ func TestHealthIsTheKernels(t *testing.T) {
 			}
 		}()
 	}
-	eventually(t, "an unhealthy status", func() bool {
+	eventually.Holds(t, "an unhealthy status", func() bool {
 		status, body := get(t, address, "/healthz")
 		return status == http.StatusServiceUnavailable && strings.Contains(body, "do not answer")
 	})

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -31,9 +30,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"lighter/test/testkit/distribution"
 	"lighter/test/testkit/images"
-	"lighter/test/testkit/port"
-	"lighter/test/testkit/site"
 	tars "lighter/test/testkit/tarball"
 )
 
@@ -155,7 +153,7 @@ func TestSaveRootless(t *testing.T) {
 func TestPush(t *testing.T) {
 	m := newMachine(t)
 	m.build()
-	registry := m.startRegistry()
+	registry := distribution.Start(t)
 	want := m.original(app)
 	storage := "containers-storage:[overlay@/var/lib/containers/storage+/run/containers/storage" +
 		":additionalimagestore=" + m.store + "]"
@@ -176,39 +174,6 @@ func TestPush(t *testing.T) {
 		}
 	}
 	m.podman("rmi", built)
-}
-
-// startRegistry starts a registry, and returns its address.
-func (m *machine) startRegistry() (address string) {
-	m.t.Helper()
-	work, err := site.Work()
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	if address, err = port.Loopback(); err != nil {
-		m.t.Fatal(err)
-	}
-	config := filepath.Join(m.dir, "registry.yml")
-	text := fmt.Sprintf(`version: 0.1
-log: {level: warn}
-storage: {filesystem: {rootdirectory: %s}}
-http: {addr: %q}
-`, filepath.Join(m.dir, "registry"), address)
-	if err := write(config, text); err != nil {
-		m.t.Fatal(err)
-	}
-	// Without this variable, the registry tries to connect to an OpenTelemetry collector.
-	cmd, err := background(filepath.Join(m.dir, "registry.log"), "env", "OTEL_TRACES_EXPORTER=none",
-		filepath.Join(work, "tools", "registry"), "serve", config)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	m.t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
-	m.eventually("the registry listens", func() bool {
-		conn, err := net.Dial("tcp", address)
-		return err == nil && conn.Close() == nil
-	})
-	return address
 }
 
 // A layer is saved byte for byte whatever is in its tar stream.

@@ -8,25 +8,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"lighter/node/front/containerd"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
 )
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	const limit = 3 * time.Minute
-	for end := time.Now().Add(limit); !holds(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not after %v", what, limit)
-		}
-	}
-}
 
 // podConfig returns the shipped configuration of containerd with what pods need, and the given
 // lines in its section about images.
@@ -117,12 +106,12 @@ func counted(t *testing.T, s *site.Site, p *pods.Pod, container string) {
 	t.Helper()
 	const written = 3 << 20
 	indexes := indexBytes(t, s)
-	eventually(t, "the bytes of indexes", func() bool {
+	eventually.Holds(t, "the bytes of indexes", func() bool {
 		got := pods.ImageDisk(t, s).UsedBytes.Value
 		return got >= indexes*9/10 && got < indexes+written // containerd may have asked before the locations came
 	})
 	p.Exec(container, fmt.Sprintf("head -c %d /dev/urandom >/tmp/written", written))
-	eventually(t, "the bytes that the container has written", func() bool {
+	eventually.Holds(t, "the bytes that the container has written", func() bool {
 		var stats struct {
 			Stats struct{ WritableLayer pods.Disk }
 		}
@@ -164,7 +153,7 @@ func TestPauseImageWithoutLayers(t *testing.T) {
 	s := start(t, site.Options{Config: discards}, "+python")
 	addPause(t, s)
 	pods.Pull(t, s, pods.Pause, "")
-	eventually(t, "the removal of the unpacked layers", func() bool {
+	eventually.Holds(t, "the removal of the unpacked layers", func() bool {
 		out, err := s.Machine.CtrIn(t.Context(), "k8s.io", "content", "ls")
 		return err == nil && !strings.Contains(out, "MiB") && !strings.Contains(out, "MB")
 	})

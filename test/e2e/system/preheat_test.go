@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lighter/node/preheat"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
@@ -32,7 +33,7 @@ func TestPreheat(t *testing.T) {
 	s := start(t, site.Options{}, "+python")
 	var packs preheat.Progress
 	// A slow hub tells that the image is ready before the image has its first startup packs.
-	eventually(t, "the chunks of startup packs", func() bool {
+	eventually.Holds(t, "the chunks of startup packs", func() bool {
 		packs = preheated(t, s)
 		return packs.All > 0
 	})

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
@@ -34,13 +35,16 @@ func userns(t *testing.T, s *site.Site, name, id string, uid, gid, length int, a
 }
 
 // upper checks the files /etc/written in the containers' upper directories: their owners on the
-// host must be owners, in any order. An owner is written as UID:GID.
+// host must be owners, in any order. An owner is written as UID:GID. containerd removes the
+// snapshots of removed containers in the background.
 func upper(t *testing.T, s *site.Site, owners ...string) {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "snapshots/[0-9]*/fs/etc/written"))
-	if err != nil || len(found) != len(owners) {
-		t.Fatalf("files /etc/written in upper directories: %v (%v), want %d files", found, err, len(owners))
-	}
+	var found []string
+	eventually.Holds(t, fmt.Sprintf("%d files /etc/written in upper directories", len(owners)), func() bool {
+		var err error
+		found, err = filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "snapshots/[0-9]*/fs/etc/written"))
+		return err == nil && len(found) == len(owners)
+	})
 	var got []string
 	for _, path := range found {
 		info, err := os.Stat(path)

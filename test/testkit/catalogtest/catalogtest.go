@@ -46,6 +46,9 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"OtherTree", testOtherTree},
 		{"NumbersAreNotReused", testNumbers},
 		{"States", testStates},
+		{"Events", testEvents},
+		{"Deliveries", testDeliveries},
+		{"Hints", testHints},
 		{"Names", testNames},
 		{"RemovedImage", testRemovedImage},
 		{"CommonLayers", testCommonLayers},
@@ -81,6 +84,8 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"LongTraces", testLongTraces},
 		{"Recordings", testRecordings},
 		{"InheritedRecordings", testInherited},
+		{"Wants", testWants},
+		{"WantsUnderContention", testWantsUnderContention},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })
 	}

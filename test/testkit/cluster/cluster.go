@@ -141,12 +141,16 @@ func (c *Cluster) writeKeys() error {
 	return nil
 }
 
-// writeCredentials writes the tokens of an administrator and of the kubelet, and a kubeconfig for
-// each. The token of a user is its name.
+// User is a user without any permission, until a test gives it some.
+const User = "user"
+
+// writeCredentials writes the tokens of an administrator, of the kubelet and of User, and a
+// kubeconfig for each. The token of a user is its name.
 func (c *Cluster) writeCredentials() error {
-	tokens := "admin,admin,admin,system:masters\nnode,system:node:" + Node + ",node,system:nodes\n"
+	tokens := "admin,admin,admin,system:masters\nnode,system:node:" + Node + ",node,system:nodes\n" +
+		User + "," + User + "," + User + "\n"
 	errs := []error{os.WriteFile(c.path("tokens.csv"), []byte(tokens), 0o600)}
-	for _, user := range []string{"admin", "node"} {
+	for _, user := range []string{"admin", "node", User} {
 		config := map[string]any{"apiVersion": "v1", "kind": "Config", "current-context": "site",
 			"clusters": []any{map[string]any{"name": "site", "cluster": map[string]any{
 				"server": "https://" + site.HubIP, "certificate-authority": c.path("server.crt")}}},
@@ -287,8 +291,12 @@ func (c *Cluster) Kubectl(ctx context.Context, input string, args ...string) (st
 	return string(out), nil
 }
 
-// Environment returns the environment in which kubectl and what uses it speak to the cluster.
+// Environment returns the environment in which User's kubectl, and what uses it, speak to the
+// cluster.
 func (c *Cluster) Environment() []string {
-	return append(os.Environ(), "HOME="+c.dir, "KUBECONFIG="+c.path("admin.kubeconfig"),
+	return append(os.Environ(), "HOME="+c.dir, "KUBECONFIG="+c.path(User+".kubeconfig"),
 		"PATH="+c.tools+":"+os.Getenv("PATH"))
 }
+
+// Dir returns the directory of all that the cluster keeps, and mounts.
+func (c *Cluster) Dir() string { return c.dir }

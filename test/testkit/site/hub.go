@@ -3,7 +3,9 @@ package site
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"syscall"
 
 	"lighter/format/index"
+	"lighter/wire"
 	"lighter/wire/client"
 )
 
@@ -33,7 +36,11 @@ func (s *Site) launchHub(ctx context.Context, name, address string) (*Hub, error
 	if err != nil {
 		return nil, err
 	}
-	if h.process, err = s.startProcess(name, append(h.argv(address), s.options.HubArgs...)); err != nil {
+	argv, err := h.argv(address, s.options.HubArgs...)
+	if err != nil {
+		return nil, err
+	}
+	if h.process, err = s.startProcess(name, argv); err != nil {
 		return nil, err
 	}
 	return h, h.process.await(ctx, func() error {
@@ -97,8 +104,11 @@ func (m *Machine) StartHub(ctx context.Context, name string) (*Hub, error) {
 	const address = "127.0.0.1:7071"
 	h := &Hub{URL: "http://" + address, Root: filepath.Join(m.site.Dir, name), site: m.site, address: address,
 		prefix: strings.Fields(m.inside(""))}
-	var err error
-	if h.process, err = m.site.startProcess(name, slices.Concat(h.prefix, h.argv(address))); err != nil {
+	argv, err := h.argv(address)
+	if err != nil {
+		return nil, err
+	}
+	if h.process, err = m.site.startProcess(name, slices.Concat(h.prefix, argv)); err != nil {
 		return nil, err
 	}
 	err = h.process.await(ctx, func() error {
@@ -111,10 +121,22 @@ func (m *Machine) StartHub(ctx context.Context, name string) (*Hub, error) {
 	return h, nil
 }
 
-func (h *Hub) argv(address string) []string {
-	return []string{cmp.Or(h.site.options.Hub, h.site.options.Lighter), "hub", "--root", h.Root, "--listen", address,
-		"--plain-http", "--open",
-		"--source", HubIP}
+// RegistryTable is the part of a hub's configuration that allows it to read the registry.
+const RegistryTable = "\n[[registry]]\nhost = \"" + HubIP + "\"\nprivate = true\n"
+
+// argv returns the command of a hub. It has a configuration file unless more gives one, which then
+// has RegistryTable.
+func (h *Hub) argv(address string, more ...string) ([]string, error) {
+	program := cmp.Or(h.site.options.Hub, h.site.options.Lighter)
+	argv := append([]string{program, "hub", "--root", h.Root, "--listen", address, "--plain-http", "--open"}, more...)
+	switch {
+	case slices.Contains(more, "--config"):
+		return argv, nil
+	case program != h.site.options.Lighter: // an earlier version
+		return append(argv, "--source", HubIP), nil
+	}
+	file := h.Root + ".toml"
+	return append(argv, "--config", file), os.WriteFile(file, []byte(h.site.options.HubConfig+RegistryTable), 0o600)
 }
 
 // Close stops the hub and removes its data.
@@ -143,8 +165,11 @@ func (h *Hub) Log() string { return h.process.log }
 
 // Restart starts a hub on the registry's side of the link again, after Kill.
 func (h *Hub) Restart(ctx context.Context) (err error) {
-	if h.process, err = h.site.startProcess(filepath.Base(h.Root),
-		append(h.argv(h.address), h.site.options.HubArgs...)); err != nil {
+	argv, err := h.argv(h.address, h.site.options.HubArgs...)
+	if err != nil {
+		return err
+	}
+	if h.process, err = h.site.startProcess(filepath.Base(h.Root), argv); err != nil {
 		return err
 	}
 	return h.process.await(ctx, dial("tcp", h.address))
@@ -159,6 +184,28 @@ func (h *Hub) Lighter(ctx context.Context, command string, args ...string) (stri
 	}
 	return h.site.command(ctx, slices.Concat(h.prefix, []string{h.site.options.Lighter}, strings.Fields(command), at,
 		args)...)
+}
+
+// State returns the state of the image that the hub has under a name. It is empty if there is none.
+// The error has the reason of a failed image.
+func (h *Hub) State(ctx context.Context, name string) (string, error) {
+	out, err := h.Lighter(ctx, "images", "--json")
+	if err != nil {
+		return "", err
+	}
+	var all []wire.Image
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		return "", fmt.Errorf("list the hub's images: %w", err)
+	}
+	for _, i := range all {
+		switch {
+		case i.Name == name && i.State == wire.StateFailed:
+			return i.State, fmt.Errorf("image %s has failed: %s", name, i.Error)
+		case i.Name == name:
+			return i.State, nil
+		}
+	}
+	return "", nil
 }
 
 // Add makes the hub ingest NAME:latest from the registry. It returns when the image is ready.

@@ -54,7 +54,7 @@ func (s *Site) startHub(ctx context.Context) error {
 // Options.Ingested. It is empty if there are no such images, or the hub is not like other hubs.
 func (s *Site) ingestedDir() string {
 	o := &s.options
-	if len(o.Ingested) == 0 || len(o.HubArgs) > 0 || o.Hub != "" || o.Domain != "" {
+	if len(o.Ingested) == 0 || len(o.HubArgs) > 0 || o.HubConfig != "" || o.Hub != "" || o.Domain != "" {
 		return ""
 	}
 	return filepath.Join(enclosure, "ingested", strings.Join(slices.Sorted(slices.Values(o.Ingested)), "+"))

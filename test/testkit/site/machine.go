@@ -134,14 +134,16 @@ func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 	argv := append(strings.Fields(m.inside("")), l.Wrap...)
 	key := cmp.Or(s.options.HubKey, s.Hub.Key)
 	hubs := s.options.Hubs
-	if len(hubs) == 0 {
+	if hubs == nil {
 		hubs = []string{s.Hub.URL}
 	}
 	// --disk-free-low 0: a full host disk must not make the node evict chunks.
 	argv = append(argv, cmp.Or(l.Lighter, s.options.Node, s.options.Lighter), "node", "--root", m.NodeRoot(),
 		"--address", m.nodeSocket(),
-		"--hub", strings.Join(hubs, ","), "--hub-key", key, "--plain-http",
-		"--disk-free-low", "0", "--record-delay", "0")
+		"--plain-http", "--disk-free-low", "0", "--record-delay", "0")
+	if len(hubs) > 0 {
+		argv = append(argv, "--hub", strings.Join(hubs, ","), "--hub-key", key)
+	}
 	if l.Lighter == "" && s.options.Node == "" { // an older binary may not know this flag
 		argv = append(argv, "--containerd", m.ContainerdSocket())
 	}

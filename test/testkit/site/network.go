@@ -129,10 +129,18 @@ func (s *Site) SetLink(ctx context.Context, rate string, rtt time.Duration) erro
 	if s.proxy == nil {
 		return errors.New("change the link: Options.Delayed is not set")
 	}
+	if err := s.SetRate(ctx, rate); err != nil {
+		return err
+	}
+	s.proxy.SetRTT(rtt)
+	return nil
+}
+
+// SetRate changes the link's rate, in tc's notation.
+func (s *Site) SetRate(ctx context.Context, rate string) error {
 	if err := s.shape(ctx, s.Machine, rate); err != nil {
 		return fmt.Errorf("change the link: %w", err)
 	}
-	s.proxy.SetRTT(rtt)
 	return nil
 }
 

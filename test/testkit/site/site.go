@@ -36,15 +36,17 @@ const (
 
 // Options configure a site.
 type Options struct {
-	Lighter  string   // the lighter binary; empty: neither hub nor node
-	Link     string   // rate of the link in both directions, in tc's notation; default: 1gbit
-	Delayed  bool     // a proxy on the link adds latency, at first almost none; see SetLink
-	HubArgs  []string // more flags for the hub
-	NodeArgs []string // more flags for the node
-	Hub      string   // another binary for the hub; empty: Lighter
-	Node     string   // another binary for the node; empty: Lighter
-	Hubs     []string // URLs of the node's hubs; empty: the site's hub
-	HubKey   string   // the key that the node pins; empty: the hub's
+	Lighter string   // the lighter binary; empty: neither hub nor node
+	Link    string   // rate of the link in both directions, in tc's notation; default: 1gbit
+	Delayed bool     // a proxy on the link adds latency, at first almost none; see SetLink
+	HubArgs []string // more flags for the hub
+	// HubConfig is text of the hub's configuration file, unless HubArgs name another one.
+	HubConfig string
+	NodeArgs  []string // more flags for the node
+	Hub       string   // another binary for the hub; empty: Lighter
+	Node      string   // another binary for the node; empty: Lighter
+	Hubs      []string // URLs of the node's hubs; nil: the site's hub
+	HubKey    string   // the key that the node pins; empty: the hub's
 	// Domain is the hub's domain that the node and Hub.Lighter use; empty: the domain default.
 	// HubArgs have to configure any other domain.
 	Domain string
@@ -143,6 +145,9 @@ func (s *Site) SetNodeArgs(args ...string) { s.options.NodeArgs = args }
 // SetConfig replaces Options.Config for containerds that are started from now on, except after
 // RestartContainerd.
 func (s *Site) SetConfig(text string) { s.options.Config = text }
+
+// SetHubConfig replaces Options.HubConfig for hubs that are started from now on.
+func (s *Site) SetHubConfig(text string) { s.options.HubConfig = text }
 
 // SetHubArgs replaces Options.HubArgs for hubs that are started from now on.
 func (s *Site) SetHubArgs(args ...string) { s.options.HubArgs = args }

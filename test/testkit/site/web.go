@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 )
 
-// webAddress is the address of the web server, on the hub's side of the link.
-const webAddress = HubIP + ":8080"
+// WebAddress is the address of the web server, on the hub's side of the link.
+const WebAddress = HubIP + ":8080"
 
 // URLs of the site's hub, and of the web server of StartWeb.
 const (
 	HubURL = "http://" + hubAddress
-	WebURL = "http://" + webAddress
+	WebURL = "http://" + WebAddress
 )
 
 // Web is a running web server: nginx, serving plain files.
@@ -29,19 +29,25 @@ type Web struct {
 // them if the client accepts gzip. The machine does not reach it if Options.Delayed is set. The
 // caller closes it.
 func (s *Site) StartWeb(ctx context.Context) (*Web, error) {
-	dir := filepath.Join(s.Dir, "web")
-	w := &Web{Dir: filepath.Join(dir, "files"), Log: filepath.Join(dir, "access.log")}
-	if err := os.MkdirAll(w.Dir, 0o755); err != nil {
-		return nil, err
-	}
-	text := fmt.Sprintf(`
-  access_log %s;
+	files := filepath.Join(s.Dir, "web", "files")
+	return s.StartWebOf(ctx, files, fmt.Sprintf(`
   default_type text/html;
   gzip on; gzip_types *;
   server { listen %s; root %s; }
-`, w.Log, webAddress, w.Dir)
+`, WebAddress, files))
+}
+
+// StartWebOf is StartWeb with other directives of the http block of nginx's configuration. They
+// have to make it serve files, a directory that is made if it is missing, at WebAddress.
+func (s *Site) StartWebOf(ctx context.Context, files, http string) (*Web, error) {
+	dir := filepath.Join(s.Dir, "web")
+	w := &Web{Dir: files, Log: filepath.Join(dir, "access.log")}
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.MkdirAll(files, 0o755)); err != nil {
+		return nil, err
+	}
 	var err error
-	if w.process, err = s.startNginx(ctx, "nginx", dir, text, webAddress); err != nil {
+	w.process, err = s.startNginx(ctx, "nginx", dir, fmt.Sprintf("\n  access_log %s;\n%s", w.Log, http), WebAddress)
+	if err != nil {
 		return nil, err
 	}
 	return w, nil

@@ -51,23 +51,34 @@ func Start(ctx context.Context, s *site.Site) (*Manager, error) {
 			return nil, err
 		}
 	}
-	group := filepath.Join("/sys/fs/cgroup/systemd", s.Machine.Namespace(), "manager") // the site removes it
-	if err := os.MkdirAll(group, 0o755); err != nil {
-		return nil, err
-	}
 	m := &Manager{site: s}
-	var err error
-	m.service, err = s.StartService(ctx, "systemd", s.Machine.Inside("env", "XDG_RUNTIME_DIR="+runtime,
+	return m, m.Boot(ctx)
+}
+
+// Boot starts systemd after Machine.PowerOff. It starts no service.
+func (m *Manager) Boot(ctx context.Context) (err error) {
+	group := filepath.Join("/sys/fs/cgroup/systemd", m.site.Machine.Namespace(), "manager") // the site removes it
+	// Units that are enabled have their links where the manager of a user has them.
+	enabled := filepath.Join(runtime, ".config/systemd/user")
+	for _, made := range []string{group, filepath.Dir(enabled), "/run/systemd/system"} {
+		if err := os.MkdirAll(made, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink(Units, enabled); err != nil {
+		return err
+	}
+	m.service, err = m.site.StartService(ctx, "systemd", m.site.Machine.Inside("env", "XDG_RUNTIME_DIR="+runtime,
 		"HOME="+runtime, "SYSTEMD_UNIT_PATH="+Units+":/usr/lib/systemd/user", "sh", "-c",
 		"echo $$ > "+group+"/cgroup.procs && exec /usr/lib/systemd/systemd --user --log-target=console"), timeout,
 		func() error { return m.Systemctl(ctx, "show-environment") })
-	return m, err
+	return err
 }
 
 // mounts gives the enclosure directories of its own for what is installed, below dir.
 func mounts(dir string) error {
 	upper, work := filepath.Join(dir, "etc"), filepath.Join(dir, "work")
-	for _, made := range []string{upper, work, runtime, "/run/systemd/system"} {
+	for _, made := range []string{upper, work} {
 		if err := os.MkdirAll(made, 0o755); err != nil {
 			return err
 		}

@@ -54,7 +54,7 @@ func kustomized(t *testing.T, variant string, components ...string) objects {
 }
 
 // hubCharted renders the chart of a hub with values.
-func hubCharted(values string) (text string, err error) { return helm(hubChart, "lighter-hub", values) }
+func hubCharted(values string) (text string, err error) { return Helm(hubChart, "lighter-hub", values) }
 
 // rendered returns the objects of the chart of a hub with values.
 func rendered(t *testing.T, values string) objects {
@@ -108,7 +108,7 @@ func TestChartIsLikeTheManifests(t *testing.T) {
 func TestChart(t *testing.T) {
 	checkLint(t, hubChart)
 	for _, values := range []string{"", several, everything, "volume: {size: 1Ti, storageClass: fast}",
-		"config: |\n  sources = [\"registry.example.org\"]\n  [[quota]]\n  prefix = \"a\"\n  bytes = \"1GB\"\n",
+		"config: |\n  [[registry]]\n  host = \"registry.example.org\"\n  private = true\n  [[quota]]\n  prefix = \"a\"\n  bytes = \"1GB\"\n",
 		"ingress: {enabled: true, tlsSecretName: \"\", annotations: null}", several + "awsCredentials: false",
 		"tls: {secretName: x}\nservice: {type: LoadBalancer, annotations: {a: b}}",
 		"image: {repository: r, tag: \"1\"}\nimagePullSecrets: [{name: x}]\npodAnnotations: {a: b}\n" +
@@ -175,8 +175,9 @@ func checkPod(t *testing.T, all objects) {
 		}
 	}
 	for _, e := range hub.Env {
-		if e.ValueFrom != nil || !strings.HasPrefix(e.Value, "/etc/lighter-secret/") {
-			t.Errorf("the environment has %s: want names of files only", e.Name)
+		isPath := strings.HasPrefix(e.Value, "/etc/lighter-secret/") || e.Value == "/var/lib/lighter-hub"
+		if e.ValueFrom != nil || !isPath {
+			t.Errorf("the environment has %s: want paths only", e.Name)
 		}
 	}
 	volumes := map[string]bool{"data": true} // a StatefulSet's template of a claim has this name

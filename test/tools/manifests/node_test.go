@@ -22,7 +22,7 @@ const (
 )
 
 // nodeCharted renders the chart of the nodes with values.
-func nodeCharted(values string) (text string, err error) { return helm(nodeChart, "lighter", values) }
+func nodeCharted(values string) (text string, err error) { return Helm(nodeChart, "lighter", values) }
 
 // alike are the objects that manifests and chart have in common, apart from what differs on purpose:
 // the image's registry, comments of the configuration, and annotations of Helm's hooks.

@@ -1,22 +1,13 @@
-// Package manifests renders the manifests and charts of hubs and nodes in Kubernetes, with the libraries
-// of kustomize and Helm, and decodes what they render strictly. It needs no cluster.
 package manifests
 
 import (
 	"encoding/json"
-	"maps"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strings"
 	"testing"
 
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
-	"helm.sh/helm/v4/pkg/chart/common"
-	"helm.sh/helm/v4/pkg/chart/common/util"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
-	"helm.sh/helm/v4/pkg/chart/v2/loader"
-	"helm.sh/helm/v4/pkg/engine"
 	apps "k8s.io/api/apps/v1"
 	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
@@ -100,30 +91,6 @@ func built(t *testing.T, dir string) objects {
 		t.Fatal(err)
 	}
 	return decode(t, generatedName.ReplaceAllString(string(text), "$1"))
-}
-
-// helm renders the chart in a directory, as a release with a name, with values in YAML.
-func helm(dir, release, values string) (text string, err error) {
-	loaded, err := loader.Load(dir)
-	if err != nil {
-		return "", err
-	}
-	var given map[string]any
-	if err := yaml.Unmarshal([]byte(values), &given); err != nil {
-		return "", err
-	}
-	all, err := util.ToRenderValues(loaded, given,
-		common.ReleaseOptions{Name: release, Namespace: "lighter", IsInstall: true}, common.DefaultCapabilities)
-	if err != nil {
-		return "", err
-	}
-	files, err := engine.Render(loaded, all)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if strings.HasSuffix(name, ".yaml") {
-			text += "\n---\n" + files[name]
-		}
-	}
-	return text, err
 }
 
 // checkLint fails the test if Helm's linter finds something in a chart.

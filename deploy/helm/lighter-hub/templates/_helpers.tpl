@@ -125,6 +125,12 @@ spec:
     - name: AWS_SHARED_CREDENTIALS_FILE
       value: /etc/lighter-secret/aws-credentials
     {{- end }}
+    {{- if not $several }}
+    env:
+    # SQLite's temporary files: the root file system is read-only, and has no /tmp.
+    - name: TMPDIR
+      value: /var/lib/lighter-hub
+    {{- end }}
     ports:
     - name: hub
       containerPort: 7070

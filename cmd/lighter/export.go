@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/dustin/go-humanize/english"
+	"github.com/spf13/cobra"
+
+	"lighter/cmd/command"
+	"lighter/store/conversion"
+	"lighter/store/registry"
+	"lighter/wire"
+)
+
+func exportCommand() *cobra.Command {
+	o := export{}
+	cmd := &cobra.Command{
+		Use:   "export [flags] --format FORMAT --to DESTINATION IMAGE",
+		Short: "Write an image in a format that other snapshotters start lazily",
+		Long: `Write an image with its layers in a lazy format: for nodes whose snapshotter starts such
+images without a hub (stargz-snapshotter, and Lighter with "direct"). No hub is needed. The
+new image has the same files and the same config as the old one, and other digests.
+
+FORMAT is one of
+  estargz        eStargz: gzip, which every container runtime reads. Its layers have files
+                 of the format in their root
+  zstdchunked    zstd:chunked as stargz-snapshotter writes it
+
+IMAGE is one of
+  [docker://]HOST/REPO:TAG   an image in a registry
+  oci:DIR[:TAG]              an OCI layout on this machine
+  docker-archive:FILE        a file that "docker save" wrote
+
+DESTINATION is one of
+  docker://HOST/REPO[:TAG]   a registry
+  oci:DIR[:TAG]              an OCI layout: an empty directory, or one that has other images
+
+Registries are read and written with the credentials of this user's docker configuration.
+The image is published when all of it is written. What was read is compared with its digests
+before. The command needs space for the largest layer, unpacked, and for a registry also for
+what is made of it, in --tmp.
+
+With --prioritize, layers begin with the files that a start reads, and snapshotters fetch
+these first. FILE has a path in each line, in the order of their first reads.`,
+		Example: `  lighter export --format estargz --to docker://registry.example.org/lazy/root:6.32 registry.example.org/physics/root:6.32
+  lighter export --format zstdchunked --to oci:build/lazy:latest oci:build/image:latest
+  lighter export --format estargz --platform all --prioritize first.txt --to oci:lazy docker-archive:image.tar`,
+		Args: command.Exactly("IMAGE"),
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.format, "format", "", "the `FORMAT` of the layers: estargz or zstdchunked")
+	f.StringVar(&o.to, "to", "", "where to write the image (`DESTINATION`)")
+	f.StringVar(&o.platform, "platform", "", "the image's `OS/ARCH[/VARIANT]`, or all; default: this machine's")
+	f.StringVar(&o.prioritize, "prioritize", "", "a `FILE` with the paths of files that come first in their layers")
+	f.IntVar(&o.Level, "level", 0, "the `LEVEL` of compression: estargz 1 to 9, zstdchunked 1 to 22; default: 6, and 3")
+	f.IntVar(&o.Jobs, "jobs", runtime.GOMAXPROCS(0), "how many parts (`NUMBER`) of a layer are compressed at a time")
+	f.StringVar(&o.Dir, "tmp", "", "the `DIR` for temporary files; default: TMPDIR, or /tmp")
+	f.BoolVar(&o.sourcePlainHTTP, "source-plain-http", false,
+		"allow plain HTTP to a registry that is read and is not on this machine")
+	f.BoolVar(&o.plainHTTP, "plain-http", false,
+		"allow plain HTTP to a registry that is written and is not on this machine")
+	return query(cmd, o.parse, func(ctx context.Context, o export, args []string) (conversion.Result, error) {
+		return watch(func(show func(wire.Progress)) (conversion.Result, error) {
+			o.Report = func(step, layer string, done, total int64) {
+				show(wire.Progress{Step: step, Item: layer, Bytes: done, Total: total})
+			}
+			return o.run(ctx, args[0])
+		})
+	}, printExport)
+}
+
+// export has the flags of the command.
+type export struct {
+	conversion.Options
+	format, to, platform, prioritize string
+	plainHTTP, sourcePlainHTTP       bool
+}
+
+// parse completes the options.
+func (o *export) parse() (export, error) {
+	err := registry.CheckPlatform(o.platform)
+	if err == nil && o.format == "" {
+		err = errors.New("--format is missing: want estargz or zstdchunked")
+	}
+	if err == nil {
+		o.Format, err = conversion.ParseFormat(o.format)
+	}
+	if err == nil {
+		err = o.Check()
+	}
+	if err == nil && o.Jobs < 1 {
+		err = fmt.Errorf("--jobs %d: want at least 1", o.Jobs)
+	}
+	if err == nil && o.to == "" {
+		err = errors.New("--to is missing: want docker://HOST/REPO[:TAG] or oci:DIR[:TAG]")
+	}
+	if err == nil && o.prioritize != "" {
+		o.Prioritized, err = conversion.ReadPaths(o.prioritize)
+	}
+	if err != nil {
+		return *o, command.Usage(err)
+	}
+	return *o, nil
+}
+
+// run opens source and destination, and converts the image.
+func (o *export) run(ctx context.Context, image string) (done conversion.Result, err error) {
+	source, err := imageSource(ctx, image, o.sourcePlainHTTP)
+	if err != nil {
+		return done, err
+	}
+	originals, err := source.Originals(o.platform)
+	if err != nil {
+		return done, err
+	}
+	to, err := conversion.Open(ctx, o.to, o.plainHTTP)
+	if errors.Is(err, conversion.ErrNoDestination) || errors.Is(err, registry.ErrNoImage) {
+		err = command.Usage(err)
+	}
+	if err != nil {
+		return done, err
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
+	if done, err = conversion.Convert(ctx, originals, to, o.Options); err != nil {
+		return done, fmt.Errorf("export %s: %w", source.Name, err)
+	}
+	return done, nil
+}
+
+// imageSource opens an image that is on this machine or in a registry.
+func imageSource(ctx context.Context, image string, plainHTTP bool) (*registry.Source, error) {
+	if strings.HasPrefix(image, "oci:") || strings.HasPrefix(image, "docker-archive:") {
+		local, err := registry.OpenLocal(image)
+		if err != nil {
+			return nil, command.Usage(err)
+		}
+		return local.Source(), nil
+	}
+	source, err := registry.FindSource(ctx, strings.TrimPrefix(image, "docker://"), plainHTTP)
+	if errors.Is(err, registry.ErrNoImage) {
+		err = command.Usage(err)
+	}
+	return source, err
+}
+
+func printExport(done conversion.Result) error {
+	fmt.Printf("%s %s\n", done.Name, done.Digest)
+	for _, image := range done.Images {
+		fmt.Printf("\n%s: %s\n", image.Platform, english.Plural(len(image.Layers), "layer", ""))
+		if len(image.Layers) == 0 {
+			continue
+		}
+		rows := rowsOf(image.Layers, func(l conversion.Layer) []any {
+			return []any{short(l.From), size(l.OldSize), short(l.Digest), size(l.NewSize)}
+		})
+		if err := table(os.Stdout, "OLD LAYER\tSIZE\tNEW LAYER\tSIZE", rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/cmd/command"
+	"lighter/store/conversion"
+	"lighter/test/testkit/golden"
+	"lighter/test/testkit/layout"
+)
+
+// smallImage makes an OCI layout whose image has one layer with two files.
+func smallImage(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	layer, diffID, err := layout.WriteLayer(dir, func(l *layout.Layer) error {
+		if err := l.File("etc/hello", []byte("hello\n")); err != nil {
+			return err
+		}
+		return l.File("usr/large", []byte(strings.Repeat("0123456789abcdef", 10_000)))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, config := ocispec.Manifest{Layers: []ocispec.Descriptor{layer}}, ocispec.Image{}
+	config.OS, config.Architecture, config.RootFS.Type = "linux", "amd64", "layers"
+	config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, diffID)
+	if err := layout.Write(dir, manifest, config); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// The command prints the new image and its layers, or JSON, and what it has finished meanwhile. The
+// digests depend on the version of the library that compresses.
+func TestExport(t *testing.T) {
+	first := filepath.Join(t.TempDir(), "first")
+	if err := os.WriteFile(first, []byte("/usr/large\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	from := "oci:" + smallImage(t)
+	for _, args := range [][]string{{"--format", "estargz", "--prioritize", first},
+		{"--format", "zstdchunked", "--level", "19", "--jobs", "1"}} {
+		to := "oci:" + t.TempDir() + ":new"
+		args = append([]string{"export", "--to", to}, append(args, from)...)
+		code, stdout, stderr := lighter(t, args...)
+		if code != 0 {
+			t.Fatalf("lighter %s: exit %d, %q", strings.Join(args, " "), code, stderr)
+		}
+		text.WriteString(strings.ReplaceAll(stdout, to, "DESTINATION") + stderr)
+		code, stdout, _ = lighter(t, append(args, "--json")...)
+		var done conversion.Result
+		if err := json.Unmarshal([]byte(stdout), &done); code != 0 || err != nil || done.Name != to ||
+			len(done.Images) != 1 || len(done.Images[0].Layers) != 1 || done.Images[0].Layers[0].NewSize == 0 {
+			t.Errorf("lighter export --json: exit %d, %v, %s", code, err, stdout)
+		}
+	}
+	digests := regexp.MustCompile(`sha256:[0-9a-f]+`)
+	golden.Compare(t, "export.txt", digests.ReplaceAllString(text.String(), "DIGEST"))
+}
+
+// What is wrong is said in one line, with exit code 2 for arguments and 1 for all else.
+func TestExportRefuses(t *testing.T) {
+	from, to := "oci:"+smallImage(t), "oci:"+t.TempDir()
+	whole := slices.Clip([]string{"--to", to, "--format", "estargz"})
+	for want, c := range map[string]struct {
+		code int
+		args []string
+	}{
+		"IMAGE is missing":      {command.ExitUsage, nil},
+		"--format is missing":   {command.ExitUsage, []string{from, "--to", to}},
+		"--to is missing":       {command.ExitUsage, []string{from, "--format", "estargz"}},
+		`"soci" is no format`:   {command.ExitUsage, []string{from, "--to", to, "--format", "soci"}},
+		"want 1 to 9":           {command.ExitUsage, append(whole, from, "--level", "11")},
+		"--jobs 0":              {command.ExitUsage, append(whole, from, "--jobs", "0")},
+		"no such file":          {command.ExitUsage, append(whole, from, "--prioritize", "/no")},
+		"no destination":        {command.ExitUsage, []string{from, "--to", "ftp://x", "--format", "estargz"}},
+		"not an OCI layout":     {command.ExitUsage, append(whole, "oci:/no/such")},
+		"not an image":          {command.ExitUsage, append(whole, "docker://A:")},
+		"a/b/c/d":               {command.ExitUsage, append(whole, from, "--platform", "a/b/c/d")},
+		"not for linux/s390x":   {command.ExitFailed, append(whole, from, "--platform", "linux/s390x")},
+		"127.0.0.1:1/no/such:1": {command.ExitFailed, append(whole, "127.0.0.1:1/no/such:1")},
+		"/no/such/dir":          {command.ExitFailed, append(whole, from, "--tmp", "/no/such/dir")},
+	} {
+		code, _, stderr := lighter(t, append([]string{"export"}, c.args...)...)
+		if code != c.code || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("lighter export %s: exit %d, %q; want exit %d and %q in one line", strings.Join(c.args, " "),
+				code, stderr, c.code, want)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package compress
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// maxPartWindow bounds the window of a zstd frame within a layer, in bytes. A part of a layer is
+// small, but its frame may name the window of its encoder's level: 32 MiB at most in the encoders
+// that write such layers.
+const maxPartWindow = 32 << 20
+
+var (
+	gzipParts = sync.Pool{New: func() any { return new(gzip.Reader) }}
+	zstdParts = sync.Pool{New: func() any {
+		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(maxPartWindow))
+		if err != nil {
+			panic(err) // the options above are valid
+		}
+		return d
+	}}
+)
+
+// GzipPart returns the plain bytes of a part of a layer that consists of gzip members. It keeps
+// readers for the next call: the caller closes the result once.
+func GzipPart(r io.Reader) (io.ReadCloser, error) {
+	z := gzipParts.Get().(*gzip.Reader)
+	if err := z.Reset(r); err != nil {
+		gzipParts.Put(z)
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	return &part{z, func() { gzipParts.Put(z) }}, nil
+}
+
+// ZstdPart returns the plain bytes of a part of a layer that consists of zstd frames, as GzipPart
+// does.
+func ZstdPart(r io.Reader) (io.ReadCloser, error) {
+	z := zstdParts.Get().(*zstd.Decoder)
+	if err := z.Reset(r); err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	return &part{z, func() {
+		if z.Reset(nil) == nil { // drops the reference to r
+			zstdParts.Put(z)
+		}
+	}}, nil
+}
+
+type part struct {
+	io.Reader
+	release func()
+}
+
+func (p *part) Close() error {
+	p.release()
+	return nil
+}
+
+// GzipMember returns a function that compresses plain bytes as one gzip member, at a level of
+// 1 (fastest) to 9. It is safe for concurrent use.
+func GzipMember(level int) func(plain []byte) ([]byte, error) {
+	writers := sync.Pool{New: func() any {
+		w, err := gzip.NewWriterLevel(nil, level)
+		if err != nil {
+			return err
+		}
+		return w
+	}}
+	return func(plain []byte) ([]byte, error) {
+		w, ok := writers.Get().(*gzip.Writer)
+		if !ok {
+			return nil, fmt.Errorf("gzip has no level %d", level)
+		}
+		defer writers.Put(w)
+		var b bytes.Buffer
+		w.Reset(&b)
+		if _, err := w.Write(plain); err != nil {
+			return nil, err
+		}
+		if err := w.Close(); err != nil {
+			return nil, err
+		}
+		return b.Bytes(), nil
+	}
+}
+
+// ZstdFrame returns a function that compresses plain bytes as one zstd frame. It is safe for
+// concurrent use by as many goroutines as concurrency says; others wait.
+func ZstdFrame(level zstd.EncoderLevel, concurrency int) func(plain []byte) ([]byte, error) {
+	e := encoder(nil, zstd.WithEncoderLevel(level), zstd.WithEncoderConcurrency(concurrency),
+		zstd.WithWindowSize(MaxWindow))
+	return func(plain []byte) ([]byte, error) { return e.EncodeAll(plain, nil), nil }
+}

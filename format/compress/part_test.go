@@ -1,0 +1,80 @@
+package compress
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// A part is read from its first member to its last one. A reader that is used again has nothing of
+// the previous part.
+func TestParts(t *testing.T) {
+	zipped := func(text string) []byte {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		if _, err := z.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	framed := func(text string) []byte { return encoder(nil).EncodeAll([]byte(text), nil) }
+	for name, kind := range map[string]struct {
+		open   func(io.Reader) (io.ReadCloser, error)
+		encode func(string) []byte
+	}{"gzip": {GzipPart, zipped}, "zstd": {ZstdPart, framed}} {
+		for range 3 {
+			r, err := kind.open(bytes.NewReader(append(kind.encode("one "), kind.encode("two")...)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(r); string(got) != "one two" || err != nil {
+				t.Errorf("%s: got %q, %v, want %q", name, got, err, "one two")
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+			r, err = kind.open(bytes.NewReader([]byte("neither, but long enough")))
+			if err != nil {
+				continue
+			}
+			if got, err := io.ReadAll(r); err == nil {
+				t.Errorf("%s: got %q of what is not compressed, want an error", name, got)
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// A frame may not make a reader allocate any window.
+func TestPartsHaveABoundedWindow(t *testing.T) {
+	for size, ok := range map[int]bool{maxPartWindow: true, 2 * maxPartWindow: false} {
+		var b bytes.Buffer
+		w := encoder(&b, zstd.WithWindowSize(size))
+		for range 2 {
+			if _, err := w.Write(bytes.Repeat([]byte("text"), size/4)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := ZstdPart(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.CopyN(io.Discard, r, 10); (err == nil) != ok {
+			t.Errorf("window of %d bytes: got %v, want success: %t", size, err, ok)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

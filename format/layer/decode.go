@@ -1,0 +1,64 @@
+package layer
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/klauspost/compress/gzip"
+
+	"lighter/format/compress"
+	"lighter/format/deflate"
+)
+
+var gzipReaders = sync.Pool{New: func() any { return new(gzip.Reader) }}
+
+// gunzip returns the first n plain bytes of gzip members.
+func gunzip(stored []byte, n int64) ([]byte, error) {
+	r := gzipReaders.Get().(*gzip.Reader)
+	defer gzipReaders.Put(r)
+	if err := r.Reset(bytes.NewReader(stored)); err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	plain := make([]byte, n)
+	if got, err := io.ReadFull(r, plain); err != nil {
+		return nil, fmt.Errorf("decompress: after %d of %d plain bytes: %w", got, n, err)
+	}
+	return plain, nil
+}
+
+// zstdDecoder decodes the frames of a part, which may have more plain bytes than count.
+var zstdDecoder = compress.UnitDecoder(2 * MaxPlain)
+
+// unzstd returns the first n plain bytes of zstd frames.
+func unzstd(stored []byte, n int64) ([]byte, error) {
+	plain, err := zstdDecoder.DecodeAll(stored, make([]byte, 0, n))
+	if err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	if int64(len(plain)) < n {
+		return nil, fmt.Errorf("decompress: %d plain bytes, want %d", len(plain), n)
+	}
+	if cap(plain) > int(n) { // so that the rest is not kept
+		plain = bytes.Clone(plain[:n])
+	}
+	return plain, nil
+}
+
+// inflate returns the first n plain bytes from a block inside a gzip member on.
+func (u *Unit) inflate(stored []byte, n int64) ([]byte, error) {
+	c := deflate.Checkpoint{Bits: u.Bits, Out: int64(len(u.Window)), Window: u.Window}
+	if u.Bits > 0 {
+		c.In = 1
+	}
+	r, err := deflate.Resume(bytes.NewReader(stored), c)
+	if err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	plain := make([]byte, n)
+	if got, err := io.ReadFull(r, plain); err != nil {
+		return nil, fmt.Errorf("decompress: after %d of %d plain bytes: %w", got, n, err)
+	}
+	return plain, nil
+}

@@ -1,0 +1,238 @@
+package stargz
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	"lighter/format/chunk"
+	"lighter/format/compress"
+)
+
+// tableName is the name of the file in the tar of an eStargz table.
+const tableName = "stargz.index.json"
+
+// Decode reads the table of a layer from its stored bytes: those of the blob that t names, or all
+// bytes of an external table. It reads stored to its end, but at most MaxStored bytes. It may take
+// some seconds, for 100,000 files about half of one, and ends with ctx.
+//
+// Decode returns an error if the bytes match not all of the digests that t has, exceed a bound, or
+// contradict themselves. The error wraps a *tree.LimitError if the layer takes too much memory. It
+// wraps io.ErrUnexpectedEOF if stored ends early, and an error of stored itself.
+func Decode(ctx context.Context, t Table, stored io.Reader) (*Layer, error) {
+	l, err := decode(ctx, t, stored)
+	if err != nil {
+		return nil, fmt.Errorf("decode the table of contents of a layer (%s): %w", t.Format, err)
+	}
+	return l, nil
+}
+
+func decode(ctx context.Context, t Table, stored io.Reader) (*Layer, error) {
+	in := newDigested(stored, MaxStored, "stored")
+	plain, err := openTable(t.Format, in)
+	if err != nil {
+		return nil, err
+	}
+	defer plain.Close()
+	text := newDigested(plain, MaxPlain, "plain")
+	l, err := decodeText(ctx, t, text)
+	if err != nil {
+		return nil, err
+	}
+	if err := text.check(t.Plain, t.PlainLength); err != nil {
+		return nil, fmt.Errorf("its plain bytes: %w", err)
+	}
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		return nil, fmt.Errorf("read what follows it: %w", err)
+	}
+	if err := in.check(t.Stored, t.Length); err != nil {
+		return nil, fmt.Errorf("its stored bytes: %w", err)
+	}
+	return l, nil
+}
+
+// openTable returns the plain table.
+func openTable(format Format, stored io.Reader) (io.ReadCloser, error) {
+	switch format {
+	case StargzZstd, ContainersZstd:
+		return compress.ZstdPart(stored)
+	case EStargz:
+	default:
+		return nil, errors.New("unknown format")
+	}
+	z, err := compress.GzipPart(stored)
+	if err != nil {
+		return nil, err
+	}
+	archive := tar.NewReader(z)
+	h, err := archive.Next()
+	if err == nil && h.Name != tableName {
+		err = fmt.Errorf("file %q, want %q", shorten(h.Name), tableName)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("find it in its archive: %w", err), z.Close())
+	}
+	return &inArchive{archive, z}, nil
+}
+
+// inArchive is a file in a compressed archive.
+type inArchive struct {
+	io.Reader
+	io.Closer
+}
+
+// decodeText reads the JSON: one object with a version and a list of rows, and nothing behind it.
+func decodeText(ctx context.Context, t Table, text io.Reader) (*Layer, error) {
+	in := &rowReader{ctx: ctx, r: text}
+	dec := json.NewDecoder(in)
+	in.offset = dec.InputOffset
+	b := newBuilder(t)
+	version, seen := 0, false
+	if err := delim(dec, '{'); err != nil {
+		return nil, err
+	}
+	for dec.More() {
+		in.allow()
+		key, err := dec.Token()
+		if err != nil {
+			return nil, fmt.Errorf("read a key: %w", err)
+		}
+		switch key {
+		case "version":
+			err = dec.Decode(&version)
+		case "entries":
+			if seen {
+				return nil, errors.New("two lists of entries")
+			}
+			seen = true
+			err = decodeRows(dec, in, b)
+		default:
+			err = dec.Decode(new(json.RawMessage))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %q: %w", key, err)
+		}
+	}
+	in.allow()
+	if err := delim(dec, '}'); err != nil {
+		return nil, err
+	}
+	if version != 1 {
+		return nil, fmt.Errorf("version %d, want 1", version)
+	}
+	in.allow()
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, fmt.Errorf("something follows the end of the table (%v)", err)
+	}
+	return b.finish()
+}
+
+func decodeRows(dec *json.Decoder, in *rowReader, b *builder) error {
+	switch token, err := dec.Token(); {
+	case err != nil:
+		return noEOF(err)
+	case token == nil:
+		return nil // as containers/storage writes an empty layer
+	case token != json.Delim('['):
+		return fmt.Errorf("got %v, want [", token)
+	}
+	for n := 0; dec.More(); n++ {
+		in.allow()
+		r := row{}
+		if err := dec.Decode(&r); err != nil {
+			return fmt.Errorf("row %d: %w", n, err)
+		}
+		if err := b.add(&r); err != nil {
+			return fmt.Errorf("row %d, %q: %w", n, shorten(r.Name), err)
+		}
+	}
+	in.allow()
+	return delim(dec, ']')
+}
+
+func delim(dec *json.Decoder, want json.Delim) error {
+	got, err := dec.Token()
+	if err != nil {
+		return fmt.Errorf("read %s: %w", want, noEOF(err))
+	}
+	if got != want {
+		return fmt.Errorf("got %v, want %s", got, want)
+	}
+	return nil
+}
+
+func noEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// rowReader bounds what the decoder keeps in memory: it gives the decoder at most maxRow bytes
+// beyond the position of the last call of allow.
+type rowReader struct {
+	ctx     context.Context // of Decode
+	r       io.Reader
+	offset  func() int64 // how many bytes the decoder has used
+	read    int64
+	allowed int64
+}
+
+func (r *rowReader) allow() { r.allowed = r.offset() + maxRow }
+
+func (r *rowReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	if r.allowed == 0 {
+		r.allow()
+	}
+	left := r.allowed - r.read
+	if left <= 0 {
+		return 0, fmt.Errorf("a row of more than %d bytes", maxRow)
+	}
+	n, err := r.r.Read(p[:min(int64(len(p)), left)])
+	r.read += int64(n)
+	return n, err
+}
+
+// digested is a reader that hashes what it reads, up to a limit.
+type digested struct {
+	r           io.Reader
+	what        string
+	limit, read int64
+	sum         hash.Hash
+}
+
+func newDigested(r io.Reader, limit int64, what string) *digested {
+	return &digested{r: r, what: what, limit: limit, sum: sha256.New()}
+}
+
+func (d *digested) Read(p []byte) (int, error) {
+	n, err := d.r.Read(p)
+	d.sum.Write(p[:n])
+	if d.read += int64(n); d.read > d.limit {
+		return 0, fmt.Errorf("more than the limit of %d %s bytes", d.limit, d.what)
+	}
+	return n, err
+}
+
+// check compares what was read with a digest and a length. A zero ID and length 0 are not compared.
+func (d *digested) check(id chunk.ID, length int64) error {
+	if length > 0 && d.read != length {
+		err := fmt.Errorf("%d, want %d", d.read, length)
+		if d.read < length {
+			err = fmt.Errorf("%w: %w", err, io.ErrUnexpectedEOF)
+		}
+		return err
+	}
+	if got := chunk.ID(d.sum.Sum(nil)); !id.IsZero() && got != id {
+		return fmt.Errorf("their digest is %s, want %s", got.Short(), id.Short())
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package registries
+
+import (
+	"fmt"
+
+	"lighter/registries"
+)
+
+// Reached is the part of a table [[registry]] that hubs and nodes have in common: how the registry
+// is reached, and with which login.
+type Reached = registries.Registry
+
+// Registry is a table [[registry]] of the hub's configuration. It is about one other registry, or
+// about all whose host names match a pattern.
+type Registry struct {
+	Reached
+
+	Add bool `toml:"add" comment:"Images may be added from the registry with the hub's own login, if the user gives none: everybody who may add images can read all that the hub can read there."`
+
+	PullThrough  bool     `toml:"pull_through" comment:"Clients may read the registry through the hub. host must be no pattern."`
+	PushNames    []string `toml:"push_names" comment:"Host names under which clients push to the registry through the hub, with their own logins: push.example.org, or HOST:PORT. The hub passes all requests for these names to the registry, and ingests the images that everybody may read (readers, repositories). host must be no pattern."`
+	Readers      string   `toml:"readers" comment:"Who may read it through the hub. anyone: everybody, what the registry gives to clients without a login. credentials: each client, what the registry gives to the login that the client sends. hub: everybody who reaches the hub, what the registry gives to the hub's own login, in the repositories listed. Empty: anyone."`
+	Repositories []string `toml:"repositories" comment:"Patterns of the repositories that clients may read through the hub, and from which pushed images are ingested, without the host: library/*, team/**. Empty: all, unless readers is hub."`
+	TagSeconds   int64    `toml:"tag_seconds" comment:"How long the hub believes a tag that clients read through it before it asks the registry again. 0: 60 seconds."`
+}
+
+// Check returns an error if a table is invalid. The error has one line.
+func Check(all []Registry) error {
+	if err := registries.Check(reached(all)); err != nil {
+		return err
+	}
+	for i := range all {
+		if r := &all[i]; r.Add && !r.HasLogin() {
+			return fmt.Errorf("registry %d (%s): add is for the hub's own login: set logins, helper, plugin, "+
+				"password_file or token_file", i+1, r.Host)
+		}
+	}
+	return nil
+}
+
+func reached(all []Registry) (common []registries.Registry) {
+	for _, r := range all {
+		common = append(common, r.Reached)
+	}
+	return common
+}

@@ -1,0 +1,57 @@
+package node
+
+import (
+	"slices"
+
+	"lighter/format/chunk"
+	"lighter/node/direct"
+	"lighter/node/resolver"
+	"lighter/registries"
+)
+
+// openDirect opens the images that start without a hub. If that fails, the node runs without them:
+// containers of other images must not wait for it.
+func (n *Node) openDirect() {
+	config := direct.Config{Root: n.config.Root, Tables: n.config.Direct, Leftovers: n.leftovers, Log: n.log}
+	all, err := registries.New(n.config.Registries, n.log, nil)
+	if err == nil {
+		n.closers = append(n.closers, all.Close)
+		config.Registries = all
+		n.direct, err = direct.Open(config)
+	}
+	if err != nil {
+		n.log.Error("the node runs without images that start from their registry", "err", err)
+		n.direct = direct.Closed(config)
+	}
+	n.closers = append(n.closers, n.direct.Close)
+}
+
+// openKeys opens the keys whose statements the node believes.
+func (n *Node) openKeys() (*resolver.Keys, error) {
+	if len(n.config.Hubs) == 0 {
+		return resolver.OwnKeys(n.direct.Key()), nil
+	}
+	keys, err := resolver.NewKeys(n.config.Root, n.config.HubKeys, n.hubs)
+	if err == nil {
+		keys.SetOwn(n.direct.Key())
+	}
+	return keys, err
+}
+
+// hubTrees returns the trees on this machine that hubs have made.
+func (n *Node) hubTrees() ([]chunk.ID, error) {
+	all, err := n.trees.List()
+	return slices.DeleteFunc(all, n.direct.Has), err
+}
+
+// answerers returns what is asked about a pull, in this order.
+func (n *Node) answerers() []resolver.Answerer {
+	var all []resolver.Answerer
+	if len(n.config.Hubs) > 0 {
+		all = append(all, resolver.NewHub(n.hubs))
+	}
+	if len(n.config.Direct) > 0 {
+		all = append(all, n.direct)
+	}
+	return all
+}

@@ -1,0 +1,145 @@
+package direct
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+
+	"lighter/durable"
+	"lighter/format/chunk"
+	"lighter/registries"
+	"lighter/sleep"
+	"lighter/store/repository"
+	"lighter/wire/pattern"
+)
+
+const (
+	// makeTimeout bounds the time in which an image's tables are fetched and its tree is made, as
+	// long as a pull waits for answers.
+	makeTimeout = 20 * time.Second
+	// makesAtOnce is how many trees are made at a time. Each is in memory, with the tables of its
+	// layers: some 100 MB for large images, 512 MiB at most for each of tablesAtOnce tables.
+	makesAtOnce = 2
+	// sweepEvery is how often trees that the node no longer has are removed.
+	sweepEvery = 10 * time.Minute
+	// maxRepositories bounds the repositories that are kept open.
+	maxRepositories = 1024
+)
+
+// Config says what Images need. All fields are required, except Tables.
+type Config struct {
+	Root string // the node's
+	// Tables are patterns (package pattern) of the repositories whose tables of contents are
+	// believed: HOST[:PORT]/PATH. Without any, no image is answered.
+	Tables     []string
+	Registries *registries.Registries
+	Leftovers  *durable.Leftovers
+	Log        *slog.Logger
+}
+
+// Images are the images that this node starts without a hub. It is safe for concurrent use.
+type Images struct {
+	config Config
+	key    ed25519.PrivateKey
+	kept   *kept
+
+	repositories *lru.Cache[string, *repository.Repository]
+	making       *semaphore.Weighted
+	flights      singleflight.Group // by manifest and repository
+}
+
+// Open opens what earlier daemons have kept. The caller calls Close.
+func Open(c Config) (*Images, error) {
+	dir := filepath.Join(c.Root, "direct")
+	k, err := openKept(dir, c.Leftovers)
+	if err != nil {
+		return nil, err
+	}
+	m := &Images{config: c, kept: k, making: semaphore.NewWeighted(makesAtOnce)}
+	if m.key, err = keyAt(filepath.Join(dir, "key")); err != nil {
+		k.close()
+		return nil, err
+	}
+	m.repositories, err = lru.New[string, *repository.Repository](maxRepositories)
+	return m, err
+}
+
+// Closed returns images that cannot be opened: none is answered, and none is served.
+func Closed(c Config) *Images {
+	k := &kept{left: c.Leftovers, trees: map[chunk.ID]*keptTree{}, packs: map[chunk.ID][]*keptLayer{}}
+	return &Images{config: Config{Log: c.Log}, kept: k}
+}
+
+// keyAt reads the seed of the node's own key, or makes one.
+func keyAt(path string) (ed25519.PrivateKey, error) {
+	seed, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		seed = make([]byte, ed25519.SeedSize)
+		_, _ = rand.Read(seed) // it never fails
+		err = durable.Replace(path, seed)
+	}
+	if err == nil && len(seed) != ed25519.SeedSize {
+		err = fmt.Errorf("%s has %d bytes, want %d: remove it, and the node makes a new one", path, len(seed),
+			ed25519.SeedSize)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the key of this node: %w", err)
+	}
+	return ed25519.NewKeyFromSeed(seed), nil
+}
+
+// Key returns the public key with which this node signs the statements about trees that it makes.
+// It is nil if the images are Closed.
+func (m *Images) Key() ed25519.PublicKey {
+	if m.key == nil {
+		return nil
+	}
+	return m.key.Public().(ed25519.PublicKey)
+}
+
+// Close closes the files.
+func (m *Images) Close() error {
+	m.kept.close()
+	return nil
+}
+
+// Run removes trees that were made here and that the node does not have, until ctx ends. list lists
+// the trees that it has.
+func (m *Images) Run(ctx context.Context, list func() ([]chunk.ID, error)) {
+	for sleep.For(ctx, sweepEvery) {
+		if trees, err := list(); err == nil {
+			m.kept.sweep(trees)
+		}
+	}
+}
+
+// Has reports whether a tree was made here.
+func (m *Images) Has(tree chunk.ID) bool { return m.kept.has(tree) }
+
+// trusts reports whether the tables of a repository are believed.
+func (m *Images) trusts(repository string) bool {
+	return slices.ContainsFunc(m.config.Tables, func(p string) bool { return pattern.Match(p, repository) })
+}
+
+// open opens a repository, with the login that the node has for it.
+func (m *Images) open(name string) (*repository.Repository, error) {
+	if r, ok := m.repositories.Get(name); ok {
+		return r, nil
+	}
+	r, err := repository.Open(m.config.Registries, name, registries.Access{Own: true})
+	if err == nil {
+		m.repositories.Add(name, r)
+	}
+	return r, err
+}

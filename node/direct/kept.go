@@ -1,0 +1,324 @@
+package direct
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/durable"
+	"lighter/format/chunk"
+	"lighter/format/layer"
+)
+
+const (
+	newPrefix, removePrefix = "new-", "rm-"
+	// graceTime is how long a tree that was made may wait until the node fetches its index.
+	graceTime = time.Hour
+	// maxImageFile bounds the file image, in bytes.
+	maxImageFile = 16 << 20
+	// maxPlaces bounds the places of an image that are kept.
+	maxPlaces = 16
+)
+
+// image is what is kept of an image: the file image.
+type image struct {
+	Places  []place         `json:"places"`          // where it was pulled from, the first one first
+	DiffIDs []digest.Digest `json:"diffIDs"`         // of the layers
+	Layers  []v1.Descriptor `json:"layers"`          // the lowest first
+	Lower   bool            `json:"lower,omitempty"` // some of the lower layers of the image in its places
+}
+
+// place is an image in a registry.
+type place struct {
+	Repository string        `json:"repository"` // HOST[:PORT]/PATH
+	Manifest   digest.Digest `json:"manifest"`
+}
+
+// kept has the trees that were made on this machine, and the tables of their layers. It is safe for
+// concurrent use.
+type kept struct {
+	dir  string
+	left *durable.Leftovers
+
+	changing sync.Mutex // held while directories are published and removed
+
+	mu    sync.Mutex // guards the following
+	trees map[chunk.ID]*keptTree
+	packs map[chunk.ID][]*keptLayer // by the digests of their blobs
+}
+
+type keptTree struct {
+	image
+	layers []*keptLayer
+	made   time.Time
+}
+
+// keptLayer is a layer of one tree.
+type keptLayer struct {
+	of         *keptTree
+	descriptor v1.Descriptor
+	pack       chunk.ID
+	file       *os.File
+	table      *layer.Table
+}
+
+// openKept opens what an earlier daemon has kept. A tree that cannot be read stays: it may be
+// mounted, and the cause may go away. It is replaced when it is made again.
+func openKept(dir string, left *durable.Leftovers) (*kept, error) {
+	if err := durable.MkdirAll(dir); err != nil {
+		return nil, err
+	}
+	k := &kept{dir: dir, left: left, trees: map[chunk.ID]*keptTree{}, packs: map[chunk.ID][]*keptLayer{}}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		id, err := chunk.ParseID(e.Name())
+		switch {
+		case err == nil:
+			if err := k.open(id); err != nil {
+				left.Log.Error("a tree that was made here cannot be read: chunks that are not cached are lost until "+
+					"its image is pulled again", "tree", id.Short(), "err", err)
+			}
+		case strings.HasPrefix(e.Name(), newPrefix), strings.HasPrefix(e.Name(), removePrefix):
+			left.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+	return k, nil
+}
+
+func (k *kept) path(tree chunk.ID, name string) string {
+	return filepath.Join(k.dir, tree.String(), name)
+}
+
+// open opens the tree in its directory.
+func (k *kept) open(id chunk.ID) error {
+	t := &keptTree{made: time.Now()}
+	b, err := os.ReadFile(k.path(id, "image"))
+	if err == nil && len(b) > maxImageFile {
+		err = errors.New("the file is too long")
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &t.image)
+	}
+	if err == nil && (len(t.Places) == 0 || len(t.Layers) != len(t.DiffIDs)) {
+		err = errors.New("the file lacks places or diffIDs")
+	}
+	for i, d := range t.Layers {
+		if err != nil {
+			break
+		}
+		var l *keptLayer
+		if l, err = openLayer(k.path(id, strconv.Itoa(i)), d); err == nil {
+			l.of = t
+			t.layers = append(t.layers, l)
+		}
+	}
+	if err != nil {
+		t.close()
+		return fmt.Errorf("open tree %s: %w", id.Short(), err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.trees[id] = t
+	for _, l := range t.layers {
+		k.packs[l.pack] = append(k.packs[l.pack], l)
+	}
+	return nil
+}
+
+func openLayer(path string, d v1.Descriptor) (*keptLayer, error) {
+	pack, err := packOf(d)
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	l := &keptLayer{descriptor: d, pack: pack, file: file}
+	info, err := file.Stat()
+	if err == nil {
+		l.table, err = layer.OpenTable(file, info.Size())
+	}
+	if err == nil {
+		if blob, size := l.table.Blob(); blob != pack || size != d.Size {
+			err = fmt.Errorf("the table is of blob %s with %d bytes", blob.Short(), size)
+		}
+	}
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	return l, nil
+}
+
+// packOf returns the pack that a layer's blob is.
+func packOf(d v1.Descriptor) (chunk.ID, error) {
+	text, found := strings.CutPrefix(string(d.Digest), "sha256:")
+	if !found {
+		return chunk.ID{}, fmt.Errorf("the layer's digest %q is not a SHA-256", d.Digest)
+	}
+	return chunk.ParseID(text)
+}
+
+func (t *keptTree) close() {
+	for _, l := range t.layers {
+		l.file.Close() // was only read
+	}
+}
+
+// has reports whether a tree was made here.
+func (k *kept) has(tree chunk.ID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.trees[tree] != nil
+}
+
+// layersOf returns the layers whose blob is a pack: one for each tree that has it.
+func (k *kept) layersOf(pack chunk.ID) []*keptLayer {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.packs[pack]
+}
+
+// publish gives a finished directory its tree's name. If the tree is kept already, it gets the
+// image's place instead, provided that its layers are the same.
+func (k *kept) publish(tree chunk.ID, fresh string, im image) error {
+	k.changing.Lock()
+	defer k.changing.Unlock()
+	if old := k.imageOf(tree); old != nil {
+		k.left.Remove(fresh)
+		isSame := func(a, b v1.Descriptor) bool { return a.Digest == b.Digest }
+		if !slices.EqualFunc(old.Layers, im.Layers, isSame) || slices.Contains(old.Places, im.Places[0]) {
+			return nil
+		}
+		return k.addPlace(tree, *old, im.Places[0])
+	}
+	if err := durable.Discard(k.path(tree, ""), k.removing(tree)); err != nil { // one that cannot be read
+		return err
+	}
+	if err := durable.SyncTree(fresh); err != nil {
+		return err
+	}
+	if err := durable.Publish(fresh, k.path(tree, "")); err != nil {
+		return err
+	}
+	return k.open(tree)
+}
+
+// addPlace adds a place to a tree's image. changing is held.
+func (k *kept) addPlace(tree chunk.ID, im image, p place) error {
+	if len(im.Places) == maxPlaces {
+		return nil
+	}
+	im.Places = append(slices.Clone(im.Places), p)
+	b, err := json.Marshal(im)
+	if err == nil {
+		err = durable.Replace(k.path(tree, "image"), b)
+	}
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.trees[tree].image = im
+	return nil
+}
+
+func (k *kept) imageOf(tree chunk.ID) *image {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t := k.trees[tree]
+	if t == nil {
+		return nil
+	}
+	t.made = time.Now() // so that it is not removed before the node fetches its index
+	im := t.image
+	return &im
+}
+
+// find returns the tree of an image that was made here, and the image.
+func (k *kept) find(is func(im *image) bool) (tree chunk.ID, im image, found bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, t := range k.trees {
+		if is(&t.image) {
+			t.made = time.Now()
+			return id, t.image, true
+		}
+	}
+	return chunk.ID{}, image{}, false
+}
+
+// places returns where a layer can be read.
+func (k *kept) places(l *keptLayer) []place {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return l.of.Places
+}
+
+// sweep removes the trees that are not in list, the trees on this machine.
+func (k *kept) sweep(list []chunk.ID) {
+	k.changing.Lock()
+	defer k.changing.Unlock()
+	k.mu.Lock()
+	var gone []chunk.ID
+	for id, t := range k.trees {
+		if !slices.Contains(list, id) && time.Since(t.made) > graceTime {
+			gone = append(gone, id)
+		}
+	}
+	k.mu.Unlock()
+	for _, id := range gone {
+		k.discard(id)
+	}
+}
+
+func (k *kept) removing(tree chunk.ID) string {
+	return filepath.Join(k.dir, removePrefix+tree.String())
+}
+
+// discard removes a tree. Reads of its units that run fail. changing is held.
+func (k *kept) discard(id chunk.ID) {
+	k.mu.Lock()
+	if t := k.trees[id]; t != nil {
+		delete(k.trees, id)
+		for _, l := range t.layers {
+			var others []*keptLayer
+			for _, other := range k.packs[l.pack] {
+				if other != l {
+					others = append(others, other)
+				}
+			}
+			if k.packs[l.pack] = others; len(others) == 0 {
+				delete(k.packs, l.pack)
+			}
+		}
+		t.close()
+	}
+	k.mu.Unlock()
+	if err := durable.Discard(k.path(id, ""), k.removing(id)); err != nil {
+		k.left.Log.Warn("a tree that was made here cannot be removed", "tree", id.Short(), "err", err)
+	}
+}
+
+// close closes the tables.
+func (k *kept) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, t := range k.trees {
+		t.close()
+	}
+}

@@ -1,0 +1,163 @@
+package direct
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/layer"
+	"lighter/format/tree"
+	"lighter/store/repository"
+)
+
+// limits bound the trees that are made.
+var limits = tree.Limits{Entries: 4_000_000, Bytes: 1 << 40}
+
+// mapped is a layer with its table.
+type mapped struct {
+	*layer.Layer
+	pack chunk.ID
+}
+
+// formats are the formats that are looked for, in this order. Each is that of all layers of an
+// image. read returns a notDirect error if the image does not have it.
+var formats = []struct {
+	name string
+	read func(ctx context.Context, from *repository.Repository, im *read) ([]*mapped, error)
+}{
+	{"tables of contents", readTables},
+	{"SOCI", readSOCI},
+}
+
+// find reads the tables of an image's layers.
+func find(ctx context.Context, from *repository.Repository, im *read) ([]*mapped, error) {
+	var missing []error
+	for _, f := range formats {
+		layers, err := f.read(ctx, from, im)
+		if err == nil {
+			return layers, nil
+		}
+		if !errors.As(err, new(notDirect)) {
+			return nil, err
+		}
+		missing = append(missing, fmt.Errorf("no %s: %w", f.name, err))
+	}
+	return nil, notDirect{errors.Join(missing...)}
+}
+
+// make makes the tree of an image, and keeps it.
+func (m *Images) make(ctx context.Context, from *repository.Repository, im *read) (id chunk.ID, err error) {
+	if err := m.making.Acquire(ctx, 1); err != nil {
+		return id, err
+	}
+	defer m.making.Release(1)
+	layers, err := find(ctx, from, im)
+	if err != nil {
+		return id, err
+	}
+	var sources []tree.LayerSource
+	for _, l := range layers {
+		sources = append(sources, l.Source())
+	}
+	merged, err := tree.Apply(ctx, sources, limits)
+	if err != nil {
+		return id, notDirect{fmt.Errorf("merge the layers of manifest %s: %w", im.digest, err)}
+	}
+	fresh, err := os.MkdirTemp(m.kept.dir, newPrefix+"*")
+	if err != nil {
+		return id, err
+	}
+	defer os.RemoveAll(fresh)
+	if id, err = write(fresh, merged, layers); err != nil {
+		return id, fmt.Errorf("make the index of manifest %s: %w", im.digest, err)
+	}
+	kept := image{Places: []place{{from.String(), im.digest}}, DiffIDs: im.diffIDs, Layers: im.layers, Lower: im.lower}
+	b, err := json.Marshal(kept)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(fresh, "image"), b, 0o600)
+	}
+	if err == nil {
+		err = m.kept.publish(id, fresh, kept)
+	}
+	return id, err
+}
+
+// write writes a tree's index and locations, and its layers' tables, to a directory. A chunk that
+// several layers have is read from the lowest one.
+func write(dir string, merged *tree.Tree, layers []*mapped) (id chunk.ID, err error) {
+	for i, l := range layers {
+		err := create(filepath.Join(dir, strconv.Itoa(i)), func(w io.Writer) error {
+			_, err := l.Table.WriteTo(w)
+			return err
+		})
+		if err != nil {
+			return id, err
+		}
+	}
+	metadata := filepath.Join(dir, "metadata")
+	var made *index.Made
+	err = create(metadata, func(w io.Writer) (err error) {
+		made, err = index.Make(merged, w)
+		return err
+	})
+	if err != nil {
+		return id, err
+	}
+	err = create(filepath.Join(dir, "index"), func(w io.Writer) error {
+		file, err := os.Open(metadata)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		return made.Write(w, file)
+	})
+	if err = errors.Join(err, os.Remove(metadata)); err != nil {
+		return id, err
+	}
+	locations, err := locationsOf(made, layers)
+	if err != nil {
+		return id, err
+	}
+	return made.ID(), os.WriteFile(filepath.Join(dir, "locations"), locations, 0o600)
+}
+
+// locationsOf returns the locations of an index's chunks.
+func locationsOf(made *index.Made, layers []*mapped) ([]byte, error) {
+	b := index.NewLocations(made.ID())
+	err := made.Refs(func(_ int64, ref chunk.Ref) error {
+		for _, l := range layers {
+			if n, found := l.Units[ref.ID]; found {
+				b.Add(chunk.Unit{Pack: l.pack, N: n})
+				return nil
+			}
+		}
+		return fmt.Errorf("no layer has chunk %s", ref.ID.Short())
+	})
+	// What the writers of layers have put first is fetched at mount, that of the top layer first.
+	for _, l := range slices.Backward(layers) {
+		b.Startup(index.Startup{Pack: l.pack, Units: l.First, AtMount: true})
+	}
+	return b.Encode(), err
+}
+
+// create writes a new file, through a buffer.
+func create(path string, fill func(w io.Writer) error) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(file, 1<<20)
+	if err = fill(w); err == nil {
+		err = w.Flush()
+	}
+	return errors.Join(err, file.Close())
+}

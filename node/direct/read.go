@@ -1,0 +1,79 @@
+package direct
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"lighter/store/repository"
+)
+
+const (
+	// maxConfig bounds an image's config, in bytes.
+	maxConfig = 8 << 20
+	// maxLayers bounds the layers of an image.
+	maxLayers = 1000
+	// tablesAtOnce is how many tables of an image are fetched at a time.
+	tablesAtOnce = 4
+)
+
+// read is what was read of an image in its registry.
+type read struct {
+	digest      digest.Digest // of the manifest
+	annotations map[string]string
+	layers      []v1.Descriptor
+	diffIDs     []digest.Digest // of the layers
+	lower       bool            // layers are some of the lower ones
+}
+
+// readImage reads an image's manifest and config.
+func readImage(ctx context.Context, from *repository.Repository, which digest.Digest) (*read, error) {
+	found, err := from.Manifest(ctx, which.String())
+	if err != nil {
+		return nil, err
+	}
+	var manifest v1.Manifest
+	if err := json.Unmarshal(found.Bytes, &manifest); err != nil {
+		return nil, notDirect{fmt.Errorf("read manifest %s: %w", which, err)}
+	}
+	b, err := from.Blob(ctx, manifest.Config, maxConfig)
+	if err != nil {
+		return nil, err
+	}
+	var config v1.Image
+	if err := json.Unmarshal(b, &config); err != nil {
+		return nil, notDirect{fmt.Errorf("read the config of manifest %s: %w", which, err)}
+	}
+	n := len(config.RootFS.DiffIDs)
+	if n == 0 || n > maxLayers || n != len(manifest.Layers) {
+		return nil, notDirect{fmt.Errorf("manifest %s has %d layers, and its config %d diffIDs: want 1 to %d of "+
+			"each", which, len(manifest.Layers), n, maxLayers)}
+	}
+	for _, d := range config.RootFS.DiffIDs {
+		if d.Validate() != nil {
+			return nil, notDirect{fmt.Errorf("the config of manifest %s has an invalid diffID", which)}
+		}
+	}
+	return &read{digest: which, annotations: manifest.Annotations, layers: manifest.Layers,
+		diffIDs: config.RootFS.DiffIDs}, nil
+}
+
+// eachLayer maps the layers of an image, a few at a time.
+func eachLayer(
+	ctx context.Context, layers []v1.Descriptor, fn func(context.Context, int, v1.Descriptor) (*mapped, error),
+) ([]*mapped, error) {
+	all := make([]*mapped, len(layers))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(tablesAtOnce)
+	for i, d := range layers {
+		group.Go(func() (err error) {
+			all[i], err = fn(ctx, i, d)
+			return err
+		})
+	}
+	return all, group.Wait()
+}

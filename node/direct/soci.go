@@ -1,0 +1,87 @@
+package direct
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/format/chunk"
+	"lighter/format/soci"
+	"lighter/store/repository"
+)
+
+// maxZTOC bounds a zTOC, in bytes. That of a layer of 20 GB has about 200 MB.
+const maxZTOC = 256 << 20
+
+// readSOCI reads an image's SOCI index and its zTOCs. Layers without a zTOC, which are small, are
+// read as a whole.
+func readSOCI(ctx context.Context, from *repository.Repository, im *read) ([]*mapped, error) {
+	tables, err := sociIndex(ctx, from, im)
+	if err != nil {
+		return nil, err
+	}
+	return eachLayer(ctx, im.layers, func(ctx context.Context, i int, d v1.Descriptor) (*mapped, error) {
+		pack, err := packOf(d)
+		if err != nil {
+			return nil, notDirect{err}
+		}
+		indexed, found := tables[pack]
+		if !found {
+			return readWhole(ctx, from, d, im.diffIDs[i])
+		}
+		zTOC := v1.Descriptor{Digest: digest.Digest(indexed.Table.Digest.String()), Size: indexed.Table.Size}
+		b, err := from.Blob(ctx, zTOC, maxZTOC)
+		if err != nil {
+			return nil, err
+		}
+		table, err := soci.Decode(b, limits)
+		if err != nil {
+			return nil, notDirect{fmt.Errorf("the zTOC of layer %s: %w", d.Digest, err)}
+		}
+		l, err := table.Map(pack, d.Size)
+		if err != nil {
+			return nil, notDirect{fmt.Errorf("layer %s: %w", d.Digest, err)}
+		}
+		return &mapped{l, pack}, nil
+	})
+}
+
+// sociIndex finds the index of an image: the one that its manifest names (version 2), or the first
+// one that refers to the manifest (version 1).
+func sociIndex(
+	ctx context.Context, from *repository.Repository, im *read,
+) (tables map[chunk.ID]soci.IndexedLayer, err error) {
+	which := digest.Digest(im.annotations[soci.AnnotationIndexDigest])
+	if which == "" {
+		found, err := from.Referrers(ctx, im.digest, soci.MediaTypeIndexV1)
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 {
+			return nil, notDirect{errors.New("nothing refers to the image")}
+		}
+		which = found[0].Digest
+	}
+	if err := which.Validate(); err != nil {
+		return nil, notDirect{fmt.Errorf("the digest %q of the index: %w", which, err)}
+	}
+	found, err := from.Manifest(ctx, which.String())
+	if err != nil {
+		return nil, err
+	}
+	index, err := soci.DecodeIndex(found.Bytes)
+	switch {
+	case err != nil:
+		return nil, notDirect{fmt.Errorf("index %s: %w", which, err)}
+	case index.Subject != nil && index.Subject.Digest != im.digest:
+		return nil, notDirect{fmt.Errorf("index %s is that of %s", which, index.Subject.Digest)}
+	}
+	tables = map[chunk.ID]soci.IndexedLayer{}
+	for _, l := range index.Layers {
+		tables[chunk.ID(l.Layer)] = l
+	}
+	return tables, nil
+}

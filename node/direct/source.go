@@ -1,0 +1,125 @@
+package direct
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"lighter/format/chunk"
+	"lighter/store"
+)
+
+// Hubs are the node's hubs.
+type Hubs interface {
+	store.UnitSource
+	store.Connector
+	store.Estimator
+	Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error
+	Locations(ctx context.Context, tree, have chunk.ID, take func(plain io.Reader) error) error
+}
+
+// Source is the source of a node's chunks, indexes and locations: those of the images that were
+// answered here come from their registry and from the disk, all others from the hubs. It is safe
+// for concurrent use.
+type Source struct {
+	Hubs
+	images *Images
+}
+
+var _ store.UnitSource = (*Source)(nil)
+
+// Source returns the source.
+func (m *Images) Source(hubs Hubs) *Source { return &Source{hubs, m} }
+
+// FetchUnit passes a unit to take: the bytes of a layer's blob, if a tree that was made here has
+// this layer.
+func (s *Source) FetchUnit(ctx context.Context, u chunk.Unit, take func(store.Answer) error) error {
+	layers := s.images.kept.layersOf(u.Pack)
+	if len(layers) == 0 {
+		return s.Hubs.FetchUnit(ctx, u, take)
+	}
+	var failed error
+	for _, l := range layers {
+		for _, p := range s.images.kept.places(l) {
+			err := s.fetch(ctx, l, p.Repository, u.N, take)
+			if err == nil || ctx.Err() != nil {
+				return err
+			}
+			failed = preferred(failed, err)
+		}
+	}
+	return failed
+}
+
+// preferred returns the error that says more: whatever keeps a registry that may have a blob from
+// sending it, rather than that another one does not have it.
+func preferred(a, b error) error {
+	if a == nil || errors.Is(a, chunk.ErrNotFound) {
+		return b
+	}
+	return a
+}
+
+func (s *Source) fetch(
+	ctx context.Context, l *keptLayer, repository string, n uint32, take func(store.Answer) error,
+) error {
+	u, err := l.table.Unit(n)
+	if err != nil {
+		return err
+	}
+	from, err := s.images.open(repository)
+	if err != nil {
+		return err
+	}
+	return from.Range(ctx, l.descriptor, u.Offset, u.Stored, func(a store.Answer) error {
+		a.Decode = func(b []byte) (store.Batch, error) { return u.Decode(b) }
+		return take(a)
+	})
+}
+
+// Fetch passes a chunk to take. Only hubs find a chunk by its ID alone.
+func (s *Source) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Answer) error) error {
+	if !ref.Unit.IsZero() && len(s.images.kept.layersOf(ref.Unit.Pack)) > 0 {
+		return fmt.Errorf("chunk %s: its layer does not have it where the table says: %w", ref.ID.Short(),
+			chunk.ErrNotFound)
+	}
+	return s.Hubs.Fetch(ctx, ref, take)
+}
+
+// Index passes the bytes of a tree's index to take.
+func (s *Source) Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {
+	if !s.images.kept.has(tree) {
+		return s.Hubs.Index(ctx, tree, take)
+	}
+	return s.file(tree, "index", take)
+}
+
+// Locations passes the bytes of a tree's locations to take, unless the caller has them.
+func (s *Source) Locations(ctx context.Context, tree, have chunk.ID, take func(plain io.Reader) error) error {
+	if !s.images.kept.has(tree) {
+		return s.Hubs.Locations(ctx, tree, have, take)
+	}
+	isCurrent := false
+	err := s.file(tree, "locations", func(plain io.Reader) error {
+		sum := sha256.New()
+		_, err := io.Copy(sum, plain)
+		isCurrent = chunk.ID(sum.Sum(nil)) == have
+		return err
+	})
+	if err != nil || isCurrent {
+		return err
+	}
+	return s.file(tree, "locations", take)
+}
+
+func (s *Source) file(tree chunk.ID, name string, take func(plain io.Reader) error) error {
+	file, err := os.Open(s.images.kept.path(tree, name))
+	if err != nil {
+		return fmt.Errorf("read the %s of tree %s, which was made here: %w", name, tree.Short(), err)
+	}
+	defer file.Close()
+	return take(file)
+}

@@ -1,0 +1,134 @@
+package registries
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
+
+	"lighter/sleep"
+)
+
+const (
+	// maxHosts bounds the hosts of one table that are remembered. The least recently used ones are
+	// forgotten, with their rests.
+	maxHosts = 256
+	// shortestRest and longestRest bound what a host's Retry-After says.
+	shortestRest = time.Second
+	longestRest  = time.Hour
+)
+
+// restBackoff has the rests of a host that answers 429 and does not say how long to wait.
+var restBackoff = sleep.Backoff{First: 20 * time.Second, Most: 15 * time.Minute, Jitter: 0.5}
+
+// RestError says that a registry has asked for a pause. Until then it gets no requests: they fail
+// at once with this error.
+type RestError struct {
+	Host  string
+	Until time.Time
+}
+
+func (e *RestError) Error() string {
+	return fmt.Sprintf("%s has asked for a pause (429 or 503): it gets no requests until %s; "+
+		"requests_per_second in its table [[registry]], or a login there, may avoid that", e.Host,
+		e.Until.UTC().Format(time.RFC3339))
+}
+
+// RestsUntil returns when the host may be asked again.
+func (e *RestError) RestsUntil() time.Time { return e.Until }
+
+// host is the budget of a host, and its rest. All domains of a process share it.
+type host struct {
+	name      string              // HOST[:PORT]
+	limiter   *rate.Limiter       // of requests
+	transfers *semaphore.Weighted // of layers that are read at a time; nil: no limit
+
+	mu     sync.Mutex // guards the following
+	until  time.Time  // it rests until then
+	pauses int        // that it has asked for, one after the other
+}
+
+// hostOf returns the host of a table with an address, HOST:PORT.
+func (t *table) hostOf(address string) *host {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if h, ok := t.hosts.Get(address); ok {
+		return h
+	}
+	h := &host{name: address, limiter: rate.NewLimiter(rate.Inf, 1)}
+	if name, port, err := net.SplitHostPort(address); err == nil && port == "443" {
+		h.name = name
+	}
+	if t.RequestsPerSecond > 0 {
+		h.limiter = rate.NewLimiter(rate.Limit(t.RequestsPerSecond), max(1, int(t.RequestsPerSecond)))
+	}
+	if t.Connections > 0 {
+		h.transfers = semaphore.NewWeighted(t.Connections)
+	}
+	t.hosts.Add(address, h)
+	return h
+}
+
+// allow waits until the host's budget allows a request. It returns a RestError if the host rests.
+func (h *host) allow(ctx context.Context) error {
+	if err := h.rests(); err != nil {
+		return err
+	}
+	if err := h.limiter.Wait(ctx); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return fmt.Errorf("too many requests wait for %s (requests_per_second): %w", h.name, err)
+	}
+	return h.rests()
+}
+
+func (h *host) rests() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if time.Now().Before(h.until) {
+		return &RestError{h.name, h.until}
+	}
+	return nil
+}
+
+// note records what the host has answered. It returns a RestError if the host has to rest now, and
+// whether this rest is a new one.
+func (h *host) note(res *http.Response) (isNew bool, err error) {
+	after := res.Header.Get("Retry-After")
+	asks := res.StatusCode == http.StatusTooManyRequests ||
+		res.StatusCode == http.StatusServiceUnavailable && after != ""
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !asks {
+		if res.StatusCode < http.StatusInternalServerError {
+			h.pauses = 0
+		}
+		return false, nil
+	}
+	now := time.Now()
+	if now.Before(h.until) { // another answer to requests of the same time
+		return false, &RestError{h.name, h.until}
+	}
+	h.pauses++
+	h.until = now.Add(restOf(after, now, h.pauses))
+	return true, &RestError{h.name, h.until}
+}
+
+// restOf returns the pause that a header Retry-After asks for.
+func restOf(after string, now time.Time, pauses int) time.Duration {
+	if seconds, err := strconv.ParseInt(after, 10, 64); err == nil {
+		seconds = min(max(seconds, int64(shortestRest/time.Second)), int64(longestRest/time.Second))
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(after); err == nil {
+		return min(max(at.Sub(now), shortestRest), longestRest)
+	}
+	return restBackoff.After(pauses)
+}

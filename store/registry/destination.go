@@ -1,0 +1,93 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Destination is a name in a registry that an image is pushed to in parts. The registry shows the
+// image once its manifest has the name.
+type Destination struct {
+	ref    name.Tag
+	pusher *remote.Pusher
+}
+
+// FindDestination returns the destination with a name, HOST/REPO[:TAG]. It has the credentials of
+// this user's Docker configuration. The error wraps ErrNoImage if ref is no such name.
+func FindDestination(ctx context.Context, ref string, plainHTTP bool) (*Destination, error) {
+	parsed, err := parse(ref, plainHTTP)
+	if err != nil {
+		return nil, err
+	}
+	tag, ok := parsed.(name.Tag)
+	if !ok {
+		return nil, fmt.Errorf("%q is %w to push to: want HOST/REPO[:TAG]", ref, ErrNoImage)
+	}
+	p, err := remote.NewPusher(remoteOptions(ctx, onlyAllowed{plainHTTP, plainHTTPFlag, remote.DefaultTransport})...)
+	if err != nil {
+		return nil, fmt.Errorf("push to %s: %w", tag, err)
+	}
+	return &Destination{ref: tag, pusher: p}, nil
+}
+
+// Blob pushes a blob, unless the repository has it. open may be called again, after a failure.
+func (d *Destination) Blob(ctx context.Context, blob ocispec.Descriptor, open func() (io.ReadCloser, error)) error {
+	if err := d.pusher.Upload(ctx, d.ref.Context(), upload{blob, open}); err != nil {
+		return fmt.Errorf("push blob %s to %s: %w", blob.Digest, d.ref.Context(), err)
+	}
+	return nil
+}
+
+// Manifest pushes a manifest, by its digest.
+func (d *Destination) Manifest(ctx context.Context, m ocispec.Descriptor, b []byte) error {
+	return d.put(ctx, d.ref.Context().Digest(m.Digest.String()), m, b)
+}
+
+// Name pushes a manifest, and gives it the destination's name.
+func (d *Destination) Name(ctx context.Context, m ocispec.Descriptor, b []byte) error {
+	return d.put(ctx, d.ref, m, b)
+}
+
+func (d *Destination) put(ctx context.Context, ref name.Reference, m ocispec.Descriptor, b []byte) error {
+	if err := d.pusher.Push(ctx, ref, manifest{m.MediaType, b}); err != nil {
+		return fmt.Errorf("push the manifest of %s: %w", ref, err)
+	}
+	return nil
+}
+
+// upload is a blob, as the library wants it.
+type upload struct {
+	blob ocispec.Descriptor
+	open func() (io.ReadCloser, error)
+}
+
+func (u upload) Digest() (v1.Hash, error)             { return v1.NewHash(u.blob.Digest.String()) }
+func (u upload) DiffID() (v1.Hash, error)             { return u.Digest() }
+func (u upload) Compressed() (io.ReadCloser, error)   { return u.open() }
+func (u upload) Uncompressed() (io.ReadCloser, error) { return u.open() }
+func (u upload) Size() (int64, error)                 { return u.blob.Size, nil }
+func (u upload) MediaType() (types.MediaType, error)  { return types.MediaType(u.blob.MediaType), nil }
+
+// manifest is a manifest, as the library wants it.
+type manifest struct {
+	mediaType string
+	bytes     []byte
+}
+
+func (m manifest) RawManifest() ([]byte, error)        { return m.bytes, nil }
+func (m manifest) MediaType() (types.MediaType, error) { return types.MediaType(m.mediaType), nil }
+
+// remoteOptions are how registries are reached: with the credentials of this user's Docker
+// configuration.
+func remoteOptions(ctx context.Context, transport onlyAllowed) []remote.Option {
+	return []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain),
+		remote.WithTransport(transport)}
+}

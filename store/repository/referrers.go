@@ -1,0 +1,190 @@
+package repository
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/format/chunk"
+)
+
+const (
+	// maxPages bounds the requests for one list of referrers, and maxReferrers its entries.
+	maxPages     = 16
+	maxReferrers = 1024
+)
+
+// Referrers returns the manifests of one artifact type that refer to a manifest, in the registry's
+// order. It asks the referrers API (OCI distribution specification 1.1), and where a registry has
+// none, reads the index that clients keep under the tag sha256-HEX instead. The list is not
+// verified: users who may push can change it. It is empty if the registry knows of no referrers.
+func (r *Repository) Referrers(ctx context.Context, subject digest.Digest, artifactType string) (all []v1.Descriptor,
+	err error) {
+	ctx, cancel := context.WithTimeout(ctx, smallTime)
+	defer cancel()
+	if err = subject.Validate(); err == nil {
+		err = r.logIn(ctx)
+	}
+	if err == nil {
+		all, err = r.referrers(ctx, subject, artifactType)
+	}
+	if errors.Is(err, errNoAPI) {
+		all, err = r.taggedReferrers(ctx, subject, artifactType)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list what refers to %s in %s: %w", subject, r, err)
+	}
+	return all, nil
+}
+
+// errNoAPI says that a registry has no referrers API.
+var errNoAPI = errors.New("the registry has no referrers API")
+
+func (r *Repository) referrers(ctx context.Context, subject digest.Digest, artifactType string) (all []v1.Descriptor,
+	err error) {
+	next := r.url("referrers", subject.String())
+	next.RawQuery = url.Values{"artifactType": {artifactType}}.Encode()
+	for n := range maxPages {
+		page, following, err := r.page(ctx, next, artifactType)
+		if n > 0 && errors.Is(err, errNoAPI) {
+			return nil, fmt.Errorf("GET %s: page %d of the list is missing", shown(next), n+1)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, page...); len(all) > maxReferrers {
+			return nil, fmt.Errorf("it lists more than %d", maxReferrers)
+		}
+		if following == nil {
+			return all, nil
+		}
+		next = following
+	}
+	return nil, fmt.Errorf("the list has more than %d pages", maxPages)
+}
+
+// page requests one page of referrers. following is nil after the last one.
+func (r *Repository) page(ctx context.Context, at *url.URL, artifactType string) (page []v1.Descriptor,
+	following *url.URL, err error) {
+	a, err := r.send(ctx, http.MethodGet, at, http.Header{"Accept": {v1.MediaTypeImageIndex}})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer a.Body.Close()
+	switch a.StatusCode {
+	case http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
+		http.StatusNotImplemented:
+		return nil, nil, errNoAPI
+	case http.StatusOK:
+		if a.mediaType() != v1.MediaTypeImageIndex { // a web page, for example
+			return nil, nil, errNoAPI
+		}
+	default:
+		return nil, nil, a.statusError()
+	}
+	b, err := a.readSmall()
+	if err != nil {
+		return nil, nil, err
+	}
+	index, err := a.parseIndex(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	// Where the registry says that it has filtered, its descriptors need not have the type.
+	if !isApplied(a.Header, "artifactType") {
+		index = ofType(index, artifactType)
+	}
+	following, err = nextPage(a)
+	return index, following, err
+}
+
+// taggedReferrers reads the index under the tag that takes the place of the referrers API.
+func (r *Repository) taggedReferrers(ctx context.Context, subject digest.Digest, artifactType string) ([]v1.Descriptor,
+	error) {
+	a, err := r.send(ctx, http.MethodGet, r.url("manifests", fallbackTag(subject)), manifestHeader())
+	if err != nil {
+		return nil, err
+	}
+	defer a.Body.Close()
+	if err := a.mustBe(http.StatusOK); errors.Is(err, chunk.ErrNotFound) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	if got := a.mediaType(); got != v1.MediaTypeImageIndex {
+		return nil, a.invalid(fmt.Errorf("it has media type %q, want %s", got, v1.MediaTypeImageIndex))
+	}
+	b, err := a.readSmall()
+	if err != nil {
+		return nil, err
+	}
+	all, err := a.parseIndex(b)
+	if err == nil && len(all) > maxReferrers {
+		err = a.invalid(fmt.Errorf("it lists more than %d", maxReferrers))
+	}
+	return ofType(all, artifactType), err
+}
+
+// fallbackTag returns the tag under which clients keep the referrers of a manifest, where the
+// registry does not: ALGORITHM-HEX, of which the digits are cut to 64.
+func fallbackTag(subject digest.Digest) string {
+	hex := subject.Encoded()
+	return subject.Algorithm().String() + "-" + hex[:min(len(hex), 64)]
+}
+
+func (a *answer) parseIndex(b []byte) ([]v1.Descriptor, error) {
+	var index v1.Index
+	if err := json.Unmarshal(b, &index); err != nil {
+		return nil, a.invalid(err)
+	}
+	for _, d := range index.Manifests {
+		if err := checkBlob(d); err != nil {
+			return nil, a.invalid(err)
+		}
+	}
+	return index.Manifests, nil
+}
+
+func ofType(all []v1.Descriptor, artifactType string) []v1.Descriptor {
+	return slices.DeleteFunc(all, func(d v1.Descriptor) bool { return d.ArtifactType != artifactType })
+}
+
+// isApplied reports whether a registry says that it has filtered a list.
+func isApplied(header http.Header, filter string) bool {
+	for _, value := range header.Values("OCI-Filters-Applied") {
+		for one := range strings.SplitSeq(value, ",") {
+			if strings.TrimSpace(one) == filter {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// nextPage returns the URL of the page after an answer, or nil. It has to be the registry's.
+func nextPage(a *answer) (*url.URL, error) {
+	link := nextLink.FindStringSubmatch(strings.Join(a.Header.Values("Link"), ", "))
+	if link == nil {
+		return nil, nil
+	}
+	to, err := target(a.url, link[1])
+	switch {
+	case err != nil:
+		return nil, a.invalid(errors.New("its header Link has no URL of HTTP"))
+	case to.Host != a.url.Host:
+		return nil, a.invalid(fmt.Errorf("its next page is at another host, %s", to.Host))
+	}
+	return to, nil
+}
+
+// nextLink matches the URL of the next page in a header Link: <URL>; rel="next".
+var nextLink = regexp.MustCompile(`(?i)<([^>]*)>[^<]*;\s*rel\s*=\s*"?next\b`)

@@ -1,0 +1,237 @@
+//go:build e2e
+
+// Package direct tests images that start from their registry, without a hub.
+package direct
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lighter/format/stargz"
+	"lighter/test/testkit/images"
+	"lighter/test/testkit/layout"
+	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
+
+// start starts a site whose node reads images of its registry that match patterns.
+func start(t *testing.T, options site.Options, patterns ...string) *site.Site {
+	t.Helper()
+	host, _, _ := strings.Cut(site.Reference("x"), "/")
+	config := filepath.Join(t.TempDir(), "node.toml")
+	text := "hubs = []\ndirect = [\"" + host + "/" + strings.Join(patterns, "\", \""+host+"/") + "\"]\n" +
+		site.RegistryTable + "plain_http = true\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if options.Lighter, err = site.Binary(); err != nil {
+		t.Fatal(err)
+	}
+	options.NodeArgs = []string{"--config", config}
+	return sitetest.Start(t, options)
+}
+
+// push makes an image in a lazy format of another image, and pushes it.
+func push(t *testing.T, s *site.Site, from, name string, o stargz.Options) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "layout")
+	if err := layout.Lazy(t.Context(), images.Dir(from), dir, o); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Push(t.Context(), dir, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run runs a container, and returns its output.
+func run(t *testing.T, s *site.Site, snapshotter, ref string, argv ...string) string {
+	t.Helper()
+	ran, err := s.Machine.Run(t.Context(), snapshotter, ref, argv...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ran.Output
+}
+
+// list is a command that prints what every file system entry of an image is, and the contents of
+// all files, except for what a runtime adds, and the files of eStargz itself.
+const list = `find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /etc ` +
+	`-o -name stargz.index.json -o -path '/.*.landmark' \) -prune -o -printf '%P %y %m %U %G %s %T@ %l\n' ` +
+	`| sed 's/\(.* d [^ ]* [^ ]* [^ ]* \)[^ ]* [^ ]*/\1/; s/\.0* / /' | sort | sha256sum; ` +
+	`find /usr /var /opt /bin -xdev -type f -print0 | sort -z | xargs -0 cat | sha256sum`
+
+// pull pulls an image, and returns how many bytes the machine has received.
+func pull(t *testing.T, s *site.Site, ref string) int64 {
+	t.Helper()
+	return images.Received(t, s, func() {
+		if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// compare compares the files of an image that was pulled lazily with those of overlayfs.
+func compare(t *testing.T, s *site.Site, ref string) {
+	t.Helper()
+	ours := run(t, s, site.Lighter, ref, "sh", "-c", list)
+	if _, err := s.Machine.Pull(t.Context(), site.Overlayfs, ref); err != nil {
+		t.Fatal(err)
+	}
+	if theirs := run(t, s, site.Overlayfs, ref, "sh", "-c", list); ours != theirs {
+		t.Errorf("%s: the files differ from those with overlayfs: %s, want %s", ref, ours, theirs)
+	}
+}
+
+// Images with tables of contents start lazily, and have the same files as with overlayfs. After a
+// restart of the node, what was read is served with the registry gone.
+func TestTables(t *testing.T) {
+	s := start(t, site.Options{}, "lazy/*")
+	// All have the same tree. Its locations are those of the first one.
+	for _, format := range []stargz.Format{stargz.EStargz, stargz.StargzZstd, stargz.ContainersZstd} {
+		name := fmt.Sprint("format", int(format))
+		push(t, s, "base", "lazy/"+name, stargz.Options{Format: format,
+			Prioritized: []string{"usr/bin/bash", "usr/bin/dash"}})
+		ref := site.Reference("lazy/" + name)
+		if moved := pull(t, s, ref); moved > 4<<20 {
+			t.Errorf("%s: the pull received %d bytes, want the tables only", name, moved)
+		}
+		if st := sitetest.Status(t, s); len(st.Images) != 1 || !st.Images[0].Lazy {
+			t.Errorf("%s: images %+v, want one that is lazy", name, st.Images)
+		}
+		if out := run(t, s, site.Lighter, ref, "sh", "-c", hello); out != "hello\n" {
+			t.Fatalf("%s: got %q", name, out)
+		}
+		if st := sitetest.Status(t, s); format == stargz.EStargz && st.Ahead.Startup.Fetched == 0 {
+			t.Errorf("%s: prefetched %+v, want the prioritized files", name, st.Ahead)
+		}
+		compare(t, s, ref)
+		if st := sitetest.Status(t, s); len(st.Lost) > 0 {
+			t.Errorf("%s: lost trees %+v, want none: no hub has had them", name, st.Lost)
+		}
+		if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ref := site.Reference("lazy/format2")
+	pull(t, s, ref)
+	if err := s.StopRegistry(); err != nil {
+		t.Fatal(err)
+	}
+	s.Machine.KillNode()
+	err := errors.Join(s.Machine.StartNode(t.Context()), s.Machine.Reconnect(t.Context()), site.DropCaches())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := run(t, s, site.Lighter, ref, "sh", "-c", hello); out != "hello\n" {
+		t.Errorf("after a restart without the registry: got %q", out)
+	}
+}
+
+const hello = "echo hello"
+
+// The tables of a repository that the operator does not trust count nothing, also if the layers are
+// those of a trusted one: the image is pulled as usual.
+func TestUntrustedTables(t *testing.T) {
+	s := start(t, site.Options{}, "lazy/*")
+	push(t, s, "base", "other/base", stargz.Options{Format: stargz.EStargz})
+	ref := site.Reference("other/base")
+	if moved := pull(t, s, ref); moved < images.Size(t, "base")/2 {
+		t.Errorf("the pull received %d bytes, want the whole image", moved)
+	}
+	if st := sitetest.Status(t, s); len(st.Images) != 1 || st.Images[0].Lazy {
+		t.Errorf("images %+v, want one that is not lazy", st.Images)
+	}
+	if out := run(t, s, site.Lighter, ref, "cat", "/etc/debian_version"); !strings.HasPrefix(out, "12.") {
+		t.Errorf("got %q", out)
+	}
+}
+
+// export runs lighter export.
+func export(t *testing.T, args ...string) {
+	t.Helper()
+	lighter, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), lighter, append([]string{"export"}, args...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("lighter export: %v: %s", err, out)
+	}
+}
+
+// What `lighter export` pushes starts lazily, and has the files of the image that it was made of.
+func TestExported(t *testing.T) {
+	s := start(t, site.Options{}, "lazy/*")
+	if err := s.Push(t.Context(), images.Dir("base"), "base"); err != nil {
+		t.Fatal(err)
+	}
+	original := site.Reference("base")
+	if _, err := s.Machine.Pull(t.Context(), site.Overlayfs, original); err != nil {
+		t.Fatal(err)
+	}
+	want := run(t, s, site.Overlayfs, original, "sh", "-c", list)
+	first := filepath.Join(t.TempDir(), "first")
+	if err := os.WriteFile(first, []byte("/usr/bin/dash\n/usr/lib/x86_64-linux-gnu/libc.so.6\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for format, from := range map[string]string{"estargz": original, "zstdchunked": "oci:" + images.Dir("base")} {
+		ref := site.Reference("lazy/" + format)
+		export(t, "--format", format, "--to", "docker://"+ref, "--plain-http", "--source-plain-http",
+			"--prioritize", first, from)
+		if moved := pull(t, s, ref); moved > 4<<20 {
+			t.Errorf("%s: the pull received %d bytes, want the tables only", format, moved)
+		}
+		if out := run(t, s, site.Lighter, ref, "sh", "-c", hello); out != "hello\n" {
+			t.Fatalf("%s: got %q", format, out)
+		}
+		if got := run(t, s, site.Lighter, ref, "sh", "-c", list); got != want {
+			t.Errorf("%s: the files differ from those of the original: %s, want %s", format, got, want)
+		}
+	}
+}
+
+// An image without tables whose lower layers are those of a direct image is unpacked on the tree of
+// these layers, which the node makes then.
+func TestLowerLayers(t *testing.T) {
+	s := start(t, site.Options{Hubs: []string{}}, "lazy/*")
+	dir := t.TempDir()
+	extend := func(from, to, name string) string {
+		err := layout.Extend(from, filepath.Join(dir, to),
+			func(l *layout.Layer) error { return l.File("opt/"+name, []byte(name)) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, to)
+	}
+	lazy := func(from, to string) string {
+		o := stargz.Options{Format: stargz.EStargz}
+		if err := layout.Lazy(t.Context(), from, filepath.Join(dir, to), o); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, to)
+	}
+	two := lazy(extend(images.Dir("base"), "base-two", "upper"), "two")
+	mixed := extend(lazy(images.Dir("base"), "one"), "mixed", "plain")
+	if err := errors.Join(s.Push(t.Context(), two, "lazy/two"), s.Push(t.Context(), mixed, "lazy/mixed")); err != nil {
+		t.Fatal(err)
+	}
+	pull(t, s, site.Reference("lazy/two"))
+	if moved := pull(t, s, site.Reference("lazy/mixed")); moved > images.Size(t, "base")/4 {
+		t.Errorf("the pull received %d bytes, want the plain layer only", moved)
+	}
+	if out := run(t, s, site.Lighter, site.Reference("lazy/mixed"), "cat", "/opt/plain"); out != "plain" {
+		t.Errorf("got %q", out)
+	}
+	if out := run(t, s, site.Lighter, site.Reference("lazy/two"), "cat", "/opt/upper"); out != "upper" {
+		t.Errorf("got %q", out)
+	}
+	compare(t, s, site.Reference("lazy/mixed"))
+}

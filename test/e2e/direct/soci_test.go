@@ -1,0 +1,128 @@
+//go:build e2e
+
+package direct
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/format/chunk"
+	"lighter/format/soci"
+	"lighter/format/tree"
+	"lighter/test/testkit/images"
+	"lighter/test/testkit/layout"
+	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
+)
+
+// raw is a manifest as it is pushed.
+type raw struct {
+	bytes     []byte
+	mediaType types.MediaType
+}
+
+func (r raw) RawManifest() ([]byte, error)        { return r.bytes, nil }
+func (r raw) MediaType() (types.MediaType, error) { return r.mediaType, nil }
+
+// pushIndex makes a SOCI index of the image in a layout, as SOCI does it, and pushes it to the
+// image's repository. The registry has no referrers API, so the index is found by the fallback tag.
+func pushIndex(t *testing.T, dir, repository string) {
+	t.Helper()
+	repo, err := name.NewRepository(repository, name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	push := func(b []byte, mediaType string) {
+		if err := remote.WriteLayer(repo, static.NewLayer(b, types.MediaType(mediaType))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	manifest, err := layout.Manifest(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject, err := remote.Head(repo.Tag("latest"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := soci.Index{Tool: "test", Subject: &ocispec.Descriptor{MediaType: string(subject.MediaType),
+		Digest: digest.Digest(subject.Digest.String()), Size: subject.Size}}
+	for _, d := range manifest.Layers {
+		if d.Size > 10<<20 { // as SOCI's program does it
+			index.Layers = append(index.Layers, indexed(t, dir, d, push))
+		}
+	}
+	text := index.Encode()
+	push([]byte("{}"), soci.MediaTypeIndexV1)
+	id := digest.FromBytes(text)
+	if err := remote.Put(repo.Digest(id.String()), raw{text, types.OCIManifestSchema1}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: []ocispec.Descriptor{{MediaType: ocispec.MediaTypeImageManifest,
+			ArtifactType: soci.MediaTypeIndexV1, Digest: id, Size: int64(len(text))}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Put(repo.Tag("sha256-"+subject.Digest.Hex), raw{list, types.OCIImageIndex}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// indexed makes the zTOC of a layer, and pushes it.
+func indexed(t *testing.T, dir string, d ocispec.Descriptor, push func(b []byte, mediaType string)) soci.IndexedLayer {
+	t.Helper()
+	blob, err := os.Open(layout.Blob(dir, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer blob.Close()
+	ztoc, err := soci.Make(blob, soci.Options{Compression: soci.Gzip, SpanSize: soci.DefaultSpanSize, Tool: "test",
+		Limits: tree.Limits{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	push(ztoc, soci.MediaTypeTable)
+	id, err := chunk.ParseID(d.Digest.Encoded())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return soci.IndexedLayer{Layer: soci.Digest(id), MediaType: d.MediaType, SpanSize: soci.DefaultSpanSize,
+		Table: soci.Blob{Digest: soci.Digest(chunk.Sum(ztoc)), Size: int64(len(ztoc))}}
+}
+
+// An unchanged image with a SOCI index starts lazily, and has the same files as with overlayfs. The
+// node has no hub.
+func TestSOCI(t *testing.T) {
+	s := start(t, site.Options{Hubs: []string{}}, "lazy/*")
+	dir := filepath.Join(t.TempDir(), "layout") // with a small layer, which has no zTOC
+	err := layout.Extend(images.Dir("base"), dir,
+		func(l *layout.Layer) error { return l.File("opt/mine", []byte(strings.Repeat("mine", 1000))) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Push(t.Context(), dir, "lazy/soci"); err != nil {
+		t.Fatal(err)
+	}
+	ref := site.Reference("lazy/soci")
+	pushIndex(t, dir, strings.TrimSuffix(ref, ":latest"))
+	if moved := pull(t, s, ref); moved > images.Size(t, "base")/4 {
+		t.Errorf("the pull received %d bytes, want the zTOC only", moved)
+	}
+	if st := sitetest.Status(t, s); len(st.Images) != 1 || !st.Images[0].Lazy {
+		t.Errorf("images %+v, want one that is lazy", st.Images)
+	}
+	compare(t, s, ref)
+}

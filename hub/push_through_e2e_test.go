@@ -46,12 +46,12 @@ func TestPushThroughAKilledHub(t *testing.T) {
 		PushNames: []string{localName}})
 	var left atomic.Int64 // requests until the hub is killed
 	var running atomic.Pointer[process]
-	u.guard = func(http.ResponseWriter, *http.Request) bool {
+	u.guardBy(func(http.ResponseWriter, *http.Request) bool {
 		if left.Add(-1) == 0 {
 			running.Load().kill()
 		}
 		return false // the registry goes on
-	}
+	})
 	for step := int64(1); ; step++ {
 		image, err := random.Image(30_000, 1)
 		if err != nil {

@@ -28,12 +28,14 @@ import (
 type upstream struct {
 	app    http.Handler
 	server *httptest.Server
-	// guard, if set, may answer a request instead of the registry. It reports whether it has.
-	guard func(w http.ResponseWriter, req *http.Request) bool
 
-	mu    sync.Mutex
-	asked []string // METHOD PATH AUTHORIZATION
+	mu    sync.Mutex // guards the following
+	asked []string   // METHOD PATH AUTHORIZATION
+	guard guard
 }
+
+// A guard may answer a request instead of the registry. It reports whether it has.
+type guard func(w http.ResponseWriter, req *http.Request) bool
 
 // pushHost is the name of the hub for pushes to the registry.
 const pushHost = "push.example.org"
@@ -53,10 +55,18 @@ func startUpstream(t *testing.T) *upstream {
 func (u *upstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	u.mu.Lock()
 	u.asked = append(u.asked, req.Method+" "+req.URL.Path+" "+req.Header.Get("Authorization"))
+	guard := u.guard
 	u.mu.Unlock()
-	if u.guard == nil || !u.guard(w, req) {
+	if guard == nil || !guard(w, req) {
 		u.app.ServeHTTP(w, req)
 	}
+}
+
+// guardBy sets the guard of later requests; nil removes it.
+func (u *upstream) guardBy(g guard) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.guard = g
 }
 
 // requests returns the requests whose text has a part.
@@ -216,14 +226,14 @@ func (h *testHub) awaitMetricOf(line string) {
 func TestPushThroughKeepsPrivateImages(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
-	u.guard = func(w http.ResponseWriter, req *http.Request) bool {
+	u.guardBy(func(w http.ResponseWriter, req *http.Request) bool {
 		if _, password, _ := req.BasicAuth(); password == unlogged {
 			return false
 		}
 		w.Header().Set("WWW-Authenticate", `Basic realm="theirs"`)
 		w.WriteHeader(http.StatusUnauthorized)
 		return true
-	}
+	})
 	h := startHub(t, pushesTo(u))
 	client := h.pusher()
 	if status, _, header := client.do("GET", "/v2/", nil); status != 401 ||
@@ -260,14 +270,14 @@ func TestPushThroughToRegistriesThatRefuse(t *testing.T) {
 			t.Parallel()
 			u := startUpstream(t)
 			name, value, _ := strings.Cut(test.header, ": ")
-			u.guard = func(w http.ResponseWriter, req *http.Request) bool {
+			u.guardBy(func(w http.ResponseWriter, req *http.Request) bool {
 				if req.Method != "PUT" || !strings.Contains(req.URL.Path, "/manifests/") {
 					return false
 				}
 				w.Header().Set(name, value)
 				w.WriteHeader(test.status)
 				return true
-			}
+			})
 			h := startHub(t, pushesTo(u))
 			client := h.pusher()
 			manifest, config, blobs := image(lowerTar, upperTar).build()
@@ -296,7 +306,7 @@ func TestPushThroughThatBreaksOff(t *testing.T) {
 	layer := blobs[0]
 	for what, breakOff := range map[string]func(t *testing.T, u *upstream, client *testHub){
 		"the registry cuts at 99 %": func(t *testing.T, u *upstream, client *testHub) {
-			u.guard = func(w http.ResponseWriter, req *http.Request) bool {
+			u.guardBy(func(w http.ResponseWriter, req *http.Request) bool {
 				if req.Method != "PUT" {
 					return false
 				}
@@ -304,22 +314,22 @@ func TestPushThroughThatBreaksOff(t *testing.T) {
 					t.Error(err)
 				}
 				panic(http.ErrAbortHandler)
-			}
+			})
 			to := client.beginUpload() + "&digest=" + digest.FromBytes(layer).String()
 			if status, b, _ := client.do("PUT", to, layer); status != http.StatusServiceUnavailable {
 				t.Errorf("the upload: %d %s, want 503", status, b)
 			}
-			u.guard = nil
+			u.guardBy(nil)
 		},
 		"the registry answers before it has all": func(t *testing.T, u *upstream, client *testHub) {
-			u.guard = func(w http.ResponseWriter, req *http.Request) bool {
+			u.guardBy(func(w http.ResponseWriter, req *http.Request) bool {
 				if req.Method == "PUT" {
 					w.WriteHeader(http.StatusCreated)
 				}
 				return req.Method == "PUT"
-			}
+			})
 			client.do("PUT", client.beginUpload()+"&digest="+digest.FromBytes(layer).String(), layer)
-			u.guard = nil
+			u.guardBy(nil)
 		},
 		"the client is gone": func(t *testing.T, u *upstream, client *testHub) {
 			body := io.MultiReader(bytes.NewReader(layer[:len(layer)/2]), &failing{})
@@ -368,13 +378,13 @@ func TestPushThroughIsQueuedLater(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
 	var refused atomic.Int64
-	u.guard = func(w http.ResponseWriter, req *http.Request) bool {
+	u.guardBy(func(w http.ResponseWriter, req *http.Request) bool {
 		if req.Method != "HEAD" || req.UserAgent() != "lighter" || refused.Add(1) > 1 {
 			return false
 		}
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return true
-	}
+	})
 	h := startHub(t, pushesTo(u))
 	client := h.pusher()
 	client.push("some/image:1", image(lowerTar, upperTar))
@@ -415,7 +425,7 @@ func TestPushThroughOfOneTagTwice(t *testing.T) {
 	}
 	stored, release := make(chan struct{}), make(chan struct{})
 	var isLater atomic.Bool
-	u.guard = func(w http.ResponseWriter, req *http.Request) bool {
+	u.guardBy(func(w http.ResponseWriter, req *http.Request) bool {
 		if req.Method != "PUT" || isLater.Swap(true) {
 			return false
 		}
@@ -423,7 +433,7 @@ func TestPushThroughOfOneTagTwice(t *testing.T) {
 		close(stored)
 		<-release // the answer is sent when the guard returns
 		return true
-	}
+	})
 	var pushes sync.WaitGroup
 	pushes.Go(func() { client.pushManifest("some/image", "1", first.MediaType, first) })
 	<-stored

@@ -1,14 +1,11 @@
 package hub
 
 import (
-	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,8 +16,6 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/rootdir"
 )
-
-const pemType = "PRIVATE KEY"
 
 // signingKeys are the keys that a hub signs with, the oldest first. There are several only while a
 // new key replaces another.
@@ -110,23 +105,8 @@ func readKeys(path string) (keys signingKeys, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the signing key: %w", err)
 	}
-	for len(bytes.TrimSpace(text)) > 0 {
-		block, rest := pem.Decode(text)
-		if block == nil || block.Type != pemType {
-			return nil, fmt.Errorf("read the signing key: %s is not a %s in PEM form", path, pemType)
-		}
-		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-		if err != nil {
-			return nil, fmt.Errorf("read the signing key %s: %w", path, err)
-		}
-		key, ok := parsed.(ed25519.PrivateKey)
-		if !ok {
-			return nil, fmt.Errorf("read the signing key: %s has a key that is not an Ed25519 key", path)
-		}
-		keys, text = append(keys, key), rest
-	}
-	if len(keys) == 0 || len(keys) > index.MaxKeys {
-		return nil, fmt.Errorf("read the signing key: %s has %d keys, want 1 to %d", path, len(keys), index.MaxKeys)
+	if keys, err = index.ParsePrivateKeys(text); err != nil {
+		return nil, fmt.Errorf("read the signing key %s: %w", path, err)
 	}
 	return keys, nil
 }
@@ -139,13 +119,9 @@ func makeKey() ed25519.PrivateKey {
 
 // writeKeys replaces the key file durably: nodes will pin the keys.
 func writeKeys(path string, keys signingKeys) error {
-	var text []byte
-	for _, key := range keys {
-		der, err := x509.MarshalPKCS8PrivateKey(key)
-		if err != nil {
-			return fmt.Errorf("write the signing key: %w", err)
-		}
-		text = append(text, pem.EncodeToMemory(&pem.Block{Type: pemType, Bytes: der})...)
+	text, err := index.EncodePrivateKeys(keys)
+	if err != nil {
+		return fmt.Errorf("write the signing key: %w", err)
 	}
 	if err := rootdir.WriteKey(path, text); err != nil {
 		return fmt.Errorf("write the signing key %s: %w", path, err)

@@ -7,8 +7,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/format/plan"
 	"lighter/hub/catalog"
-	"lighter/hub/startup/plan"
 	"lighter/wire"
 )
 

@@ -11,10 +11,10 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/pack"
+	"lighter/format/plan"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
-	"lighter/hub/startup/plan"
 )
 
 // draft is a layout that is not published yet. Its objects are in the tree's scratch directory.

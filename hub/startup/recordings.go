@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/format/plan"
 	"lighter/format/trace"
 	"lighter/hub/catalog"
 	"lighter/hub/report"
-	"lighter/hub/startup/plan"
 	"lighter/wire"
 )
 

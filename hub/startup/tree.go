@@ -14,10 +14,10 @@ import (
 	"lighter/format/compress"
 	"lighter/format/erofs"
 	"lighter/format/index"
+	"lighter/format/plan"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
-	"lighter/hub/startup/plan"
 )
 
 // trees reads the indexes and locations of trees. It is safe for concurrent use.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 
 	"lighter/format/chunk"
@@ -22,24 +21,18 @@ import (
 // limits bound the trees that are made.
 var limits = tree.Limits{Entries: 4_000_000, Bytes: 1 << 40}
 
-// mapped is a layer with its table.
-type mapped struct {
-	*layer.Layer
-	pack chunk.ID
-}
-
 // formats are the formats that are looked for, in this order. Each is that of all layers of an
 // image. read returns a notDirect error if the image does not have it.
 var formats = []struct {
 	name string
-	read func(ctx context.Context, from *repository.Repository, im *read) ([]*mapped, error)
+	read func(ctx context.Context, from *repository.Repository, im *read) ([]*layer.Layer, error)
 }{
 	{"tables of contents", readTables},
 	{"SOCI", readSOCI},
 }
 
 // find reads the tables of an image's layers.
-func find(ctx context.Context, from *repository.Repository, im *read) ([]*mapped, error) {
+func find(ctx context.Context, from *repository.Repository, im *read) ([]*layer.Layer, error) {
 	var missing []error
 	for _, f := range formats {
 		layers, err := f.read(ctx, from, im)
@@ -93,7 +86,7 @@ func (m *Images) make(ctx context.Context, from *repository.Repository, im *read
 
 // write writes a tree's index and locations, and its layers' tables, to a directory. A chunk that
 // several layers have is read from the lowest one.
-func write(dir string, merged *tree.Tree, layers []*mapped) (id chunk.ID, err error) {
+func write(dir string, merged *tree.Tree, layers []*layer.Layer) (id chunk.ID, err error) {
 	for i, l := range layers {
 		err := create(filepath.Join(dir, strconv.Itoa(i)), func(w io.Writer) error {
 			_, err := l.Table.WriteTo(w)
@@ -123,30 +116,15 @@ func write(dir string, merged *tree.Tree, layers []*mapped) (id chunk.ID, err er
 	if err = errors.Join(err, os.Remove(metadata)); err != nil {
 		return id, err
 	}
-	locations, err := locationsOf(made, layers)
+	var places []layer.Places
+	for _, l := range layers {
+		places = append(places, l.Places())
+	}
+	locations, err := layer.Locations(made.ID(), made.Refs, places, layer.Startups{})
 	if err != nil {
 		return id, err
 	}
 	return made.ID(), os.WriteFile(filepath.Join(dir, "locations"), locations, 0o600)
-}
-
-// locationsOf returns the locations of an index's chunks.
-func locationsOf(made *index.Made, layers []*mapped) ([]byte, error) {
-	b := index.NewLocations(made.ID())
-	err := made.Refs(func(_ int64, ref chunk.Ref) error {
-		for _, l := range layers {
-			if n, found := l.Units[ref.ID]; found {
-				b.Add(chunk.Unit{Pack: l.pack, N: n})
-				return nil
-			}
-		}
-		return fmt.Errorf("no layer has chunk %s", ref.ID.Short())
-	})
-	// What the writers of layers have put first is fetched at mount, that of the top layer first.
-	for _, l := range slices.Backward(layers) {
-		b.Startup(index.Startup{Pack: l.pack, Units: l.First, AtMount: true})
-	}
-	return b.Encode(), err
 }
 
 // create writes a new file, through a buffer.

@@ -9,6 +9,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/format/chunk"
+	"lighter/format/layer"
 	"lighter/format/soci"
 	"lighter/store/repository"
 )
@@ -18,12 +19,12 @@ const maxZTOC = 256 << 20
 
 // readSOCI reads an image's SOCI index and its zTOCs. Layers without a zTOC, which are small, are
 // read as a whole.
-func readSOCI(ctx context.Context, from *repository.Repository, im *read) ([]*mapped, error) {
+func readSOCI(ctx context.Context, from *repository.Repository, im *read) ([]*layer.Layer, error) {
 	tables, err := sociIndex(ctx, from, im)
 	if err != nil {
 		return nil, err
 	}
-	return eachLayer(ctx, im.layers, func(ctx context.Context, i int, d v1.Descriptor) (*mapped, error) {
+	return eachLayer(ctx, im.layers, func(ctx context.Context, i int, d v1.Descriptor) (*layer.Layer, error) {
 		pack, err := packOf(d)
 		if err != nil {
 			return nil, notDirect{err}
@@ -45,7 +46,7 @@ func readSOCI(ctx context.Context, from *repository.Repository, im *read) ([]*ma
 		if err != nil {
 			return nil, notDirect{fmt.Errorf("layer %s: %w", d.Digest, err)}
 		}
-		return &mapped{l, pack}, nil
+		return l, nil
 	})
 }
 

@@ -22,7 +22,7 @@ const maxWhole = 64 << 20
 // the layer's diffID.
 func readWhole(
 	ctx context.Context, from *repository.Repository, d v1.Descriptor, diffID digest.Digest,
-) (*mapped, error) {
+) (*layer.Layer, error) {
 	pack, err := packOf(d)
 	if err != nil {
 		return nil, notDirect{err}
@@ -48,5 +48,5 @@ func readWhole(
 		return nil, notDirect{fmt.Errorf("layer %s has the diffID sha256:%s: the config says %s", d.Digest, s.DiffID,
 			diffID)}
 	}
-	return &mapped{&layer.Layer{Table: s.Table, Units: s.Units, Source: all.Source}, pack}, nil
+	return &layer.Layer{Table: s.Table, Units: s.Units, Source: all.Source}, nil
 }

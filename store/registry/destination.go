@@ -2,13 +2,19 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -16,8 +22,9 @@ import (
 // Destination is a name in a registry that an image is pushed to in parts. The registry shows the
 // image once its manifest has the name.
 type Destination struct {
-	ref    name.Tag
-	pusher *remote.Pusher
+	ref     name.Tag
+	pusher  *remote.Pusher
+	options []remote.Option
 }
 
 // FindDestination returns the destination with a name, HOST/REPO[:TAG]. It has the credentials of
@@ -31,11 +38,12 @@ func FindDestination(ctx context.Context, ref string, plainHTTP bool) (*Destinat
 	if !ok {
 		return nil, fmt.Errorf("%q is %w to push to: want HOST/REPO[:TAG]", ref, ErrNoImage)
 	}
-	p, err := remote.NewPusher(remoteOptions(ctx, onlyAllowed{plainHTTP, plainHTTPFlag, remote.DefaultTransport})...)
+	options := remoteOptions(ctx, onlyAllowed{plainHTTP, plainHTTPFlag, remote.DefaultTransport})
+	p, err := remote.NewPusher(options...)
 	if err != nil {
 		return nil, fmt.Errorf("push to %s: %w", tag, err)
 	}
-	return &Destination{ref: tag, pusher: p}, nil
+	return &Destination{ref: tag, pusher: p, options: options}, nil
 }
 
 // Blob pushes a blob, unless the repository has it. open may be called again, after a failure.
@@ -61,6 +69,57 @@ func (d *Destination) put(ctx context.Context, ref name.Reference, m ocispec.Des
 		return fmt.Errorf("push the manifest of %s: %w", ref, err)
 	}
 	return nil
+}
+
+// Repository returns HOST[:PORT]/PATH of the destination.
+func (d *Destination) Repository() string { return d.ref.Context().Name() }
+
+// ErrNoDeletion says that a registry does not delete manifests.
+var ErrNoDeletion = errors.New("the registry does not delete manifests")
+
+// Delete deletes a manifest, and takes it out of the list of what refers to subject that clients
+// keep under a tag, where the registry has no referrers API. The error wraps ErrNoDeletion if the
+// registry refuses. The list is then without the manifest nevertheless.
+func (d *Destination) Delete(ctx context.Context, m, subject ocispec.Descriptor) error {
+	repo := d.ref.Context()
+	err := d.unlist(ctx, repo.Tag(strings.Replace(subject.Digest.String(), ":", "-", 1)), m)
+	if err == nil {
+		err = d.pusher.Delete(ctx, repo.Digest(m.Digest.String()))
+	}
+	var failed *transport.Error
+	if errors.As(err, &failed) && failed.StatusCode == http.StatusMethodNotAllowed {
+		err = fmt.Errorf("%w: %w", ErrNoDeletion, err)
+	}
+	if err != nil {
+		return fmt.Errorf("delete manifest %s of %s: %w", m.Digest, repo, err)
+	}
+	return nil
+}
+
+// unlist takes a manifest out of a list that has a tag, if there is one.
+func (d *Destination) unlist(ctx context.Context, list name.Tag, m ocispec.Descriptor) error {
+	found, err := remote.Get(list, append(slices.Clip(d.options), remote.WithContext(ctx))...)
+	var failed *transport.Error
+	if errors.As(err, &failed) && failed.StatusCode == http.StatusNotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var all ocispec.Index
+	if err := json.Unmarshal(found.Manifest, &all); err != nil {
+		return fmt.Errorf("read the list %s: %w", list, err)
+	}
+	isIt := func(one ocispec.Descriptor) bool { return one.Digest == m.Digest }
+	if !slices.ContainsFunc(all.Manifests, isIt) {
+		return nil
+	}
+	all.Manifests = slices.DeleteFunc(all.Manifests, isIt)
+	b, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	return d.put(ctx, list, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex}, b)
 }
 
 // upload is a blob, as the library wants it.

@@ -42,20 +42,22 @@ cmd/lighter: buildinfo bytesize cmd/command deploy durable format/chunk format/i
 	install/docker install/kubernetes install/kubernetes/agent install/podman install/pullthrough install/systemd
 	logqueue mirror node node/binds node/bundle node/completion node/container node/control node/directory node/doctor
 	node/front/containerd/blobs node/health node/imagecache node/keeper node/ondemand node/preheat node/report
-	node/resolver node/spec node/standalone node/takeover nodejobs sleep store/conversion store/disk store/registry
-	wire wire/client | hub/registries node/device node/fuse node/mount node/trees store/origin
+	node/resolver node/spec node/standalone node/takeover nodejobs sleep store/attachment store/conversion store/disk
+	store/registry wire wire/client | hub/registries node/device node/fuse node/mount node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
 deploy:
 deploy/image:
 durable:
+format/attached: format/chunk format/index format/pack
 format/chunk:
 format/compress:
 format/deflate:
 format/erofs: format/tree
 format/index: format/chunk format/erofs format/tree
-format/layer: format/chunk format/compress format/deflate format/tree
+format/layer: format/chunk format/compress format/deflate format/index format/tree
 format/layer/survey: format/chunk format/compress format/deflate format/layer format/tree
 format/pack: format/chunk format/compress
+format/plan: format/chunk format/erofs format/index format/trace
 format/soci: format/chunk format/deflate format/layer format/tree
 format/stargz: format/chunk format/compress format/layer format/tree
 format/trace: format/chunk format/erofs format/index
@@ -109,10 +111,9 @@ hub/retention: wire/pattern
 hub/rootdir: durable wire
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders
 hub/space: hub/jobs sleep
-hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog
-	hub/encoder hub/jobs hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan sleep wire
+hub/startup: format/chunk format/compress format/erofs format/index format/pack format/plan format/trace hub/catalog
+	hub/encoder hub/jobs hub/objects hub/publish hub/report hub/startup/guess sleep wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
-hub/startup/plan: format/chunk format/erofs format/index format/trace
 hub/uploads: hub/ingest hub/rootdir sleep
 hub/upstream: hub/catalog hub/pull hub/registries hub/registry hub/rootdir | hub/report
 hub/verify: format/chunk format/index format/pack format/tree hub/away hub/catalog hub/ingest hub/jobs
@@ -197,10 +198,12 @@ renewed:
 sleep:
 socket: proc
 store: format/chunk format/pack sleep
+store/attachment: format/attached format/chunk format/compress format/erofs format/index format/layer
+	format/layer/survey format/pack format/plan format/trace format/tree store store/registry store/repository
 store/conversion: durable format/compress format/stargz store/registry
 store/disk: durable format/chunk store
 store/origin: format/chunk format/compress format/index format/pack format/trace proc sleep store wire wire/client
-store/registry: wire
+store/registry: registries store/repository wire
 store/repository: format/chunk registries sleep store
 test/arch:
 test/compat: | durable hub hub/events hub/hooks node/binds node/control node/directory node/fuse node/prefetch node/resolver node/trees

@@ -3,8 +3,8 @@ package plan_test
 import (
 	"fmt"
 
+	"lighter/format/plan"
 	"lighter/format/trace"
-	"lighter/hub/startup/plan"
 )
 
 // Similar starts become one workload; another program's start begins a new one.

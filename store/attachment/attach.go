@@ -1,0 +1,177 @@
+package attachment
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"sync"
+
+	"lighter/format/attached"
+	"lighter/format/index"
+	"lighter/store/registry"
+	"lighter/store/repository"
+)
+
+// Place is where indexes of images are pushed to.
+type Place struct {
+	// Chains is the repository that serves as a hub without a process, HOST/REPO: the artifacts
+	// have a tag for their chain there. Empty: an artifact is in the repository of its image.
+	Chains    string
+	PlainHTTP bool // allows plain HTTP to a registry that is not on this machine
+}
+
+// Result says what was done for an image. Sizes are in bytes.
+type Result struct {
+	Platform string `json:"platform"`
+	Manifest string `json:"manifest"` // of the image
+	Artifact string `json:"artifact"` // the digest of the attached artifact
+	State    string `json:"state"`    // attached; replaced: another version of it was there; unchanged
+	Tree     string `json:"tree"`
+	Version  int    `json:"version"`
+	Key      string `json:"key"`     // the public key, as nodes have it in their configuration
+	Layers   int64  `json:"layers"`  // of the image
+	Index    int64  `json:"index"`   // of the artifact without startup packs
+	Startup  int64  `json:"startup"` // of the startup packs
+	// Left says why an older version is still there; empty: it is not.
+	Left string `json:"left,omitempty"`
+}
+
+// Attach sees to it that an image has an index that the first of the keys has signed. If it has
+// one, only the startup packs are made again, and only if there are recordings.
+func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) {
+	var reporting sync.Mutex
+	if report := o.Report; report != nil {
+		o.Report = func(step, blob string, done, total int64) {
+			reporting.Lock()
+			defer reporting.Unlock()
+			report(step, blob, done, total)
+		}
+	}
+	key := o.Keys[0].Public().(ed25519.PublicKey)
+	r := Result{Platform: im.Platform, Manifest: im.Manifest.Digest.String(), Key: index.FormatKey(key)}
+	for _, d := range im.Layers {
+		r.Layers += d.Size
+	}
+	old, err := in.find(ctx, &im, []ed25519.PublicKey{key})
+	if err != nil {
+		return r, err
+	}
+	if len(old) > 0 && len(o.Recordings) == 0 {
+		r.fill(&Made{Contents: *old[0].Contents}, "unchanged", old[0].Artifact.Digest.String())
+		return r, nil
+	}
+	made, err := in.make(ctx, im, old, o)
+	if err != nil {
+		return r, err
+	}
+	defer made.Close()
+	if len(old) > 0 && made.Contents.Equal(old[0].Contents) {
+		r.fill(made, "unchanged", old[0].Artifact.Digest.String())
+		return r, nil
+	}
+	to, err := in.target(ctx, &im)
+	if err != nil {
+		return r, err
+	}
+	if in.Chains != "" {
+		artifact, err := made.Name(ctx, to)
+		r.fill(made, state(old), artifact.String())
+		return r, err
+	}
+	artifact, err := made.Attach(ctx, to, im.Manifest)
+	if err != nil {
+		return r, err
+	}
+	r.fill(made, state(old), artifact.String())
+	if err := Remove(ctx, to, im.Manifest, old); err != nil {
+		r.Left = err.Error()
+	}
+	return r, nil
+}
+
+func state(old []Found) string {
+	if len(old) > 0 {
+		return "replaced"
+	}
+	return "attached"
+}
+
+func (r *Result) fill(made *Made, state, artifact string) {
+	r.State, r.Artifact, r.Tree, r.Version = state, artifact, made.Contents.Tree.String(), made.Contents.Version
+	r.Index = made.Size()
+	for _, p := range made.Contents.Packs {
+		r.Startup += p.Blob.Size
+	}
+}
+
+// make makes an index, or only other startup packs for the newest of those that are there.
+func (p Place) make(ctx context.Context, im Image, old []Found, o Options) (*Made, error) {
+	if len(old) == 0 || old[0].Contents.Format != index.Format {
+		o.Version = 1
+		if len(old) > 0 {
+			o.Version = old[0].Contents.Version + 1
+		}
+		return Make(ctx, im, o)
+	}
+	o.Version = old[0].Contents.Version + 1
+	return Remake(ctx, im, old[0], o)
+}
+
+// find returns the indexes of an image that are in the place.
+func (p Place) find(ctx context.Context, im *Image, keys []ed25519.PublicKey) ([]Found, error) {
+	var others []*repository.Repository
+	if p.Chains != "" {
+		chains, err := registry.Repository(ctx, p.Chains, p.PlainHTTP)
+		if err != nil {
+			return nil, err
+		}
+		others = []*repository.Repository{chains}
+	}
+	all, _, err := Find(ctx, im.From, im.Manifest.Digest, im.Chain(), others, keys)
+	if err != nil {
+		return nil, err
+	}
+	var here []Found
+	for _, f := range all {
+		if (p.Chains == "") == (f.In == im.From) {
+			here = append(here, f)
+		}
+	}
+	return here, nil
+}
+
+// target returns the place, for pushing the index of an image.
+func (p Place) target(ctx context.Context, im *Image) (*registry.Destination, error) {
+	ref := im.From.String()
+	if p.Chains != "" {
+		ref = p.Chains + ":" + attached.ChainTag(im.Chain())
+	}
+	return registry.FindDestination(ctx, ref, p.PlainHTTP)
+}
+
+// List returns the indexes of an image, whoever has signed them. refused says what else is listed.
+func List(ctx context.Context, im Image) (all []Found, refused, err error) {
+	return Find(ctx, im.From, im.Manifest.Digest, im.Chain(), nil, nil)
+}
+
+// RemoveAll removes the attached indexes of an image: those that one of the keys has signed;
+// without keys, all. It returns those that it found. The error wraps registry.ErrNoDeletion if the
+// registry does not delete manifests.
+func RemoveAll(ctx context.Context, im Image, in Place, keys []ed25519.PublicKey) ([]Found, error) {
+	if in.Chains != "" {
+		return nil, errors.New("indexes with a tag for their chain are removed with the registry's own tools")
+	}
+	all, err := in.find(ctx, &im, keys)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	to, err := in.target(ctx, &im)
+	if err == nil {
+		err = Remove(ctx, to, im.Manifest, all)
+	}
+	if err != nil {
+		return all, fmt.Errorf("remove the index of image %s: %w", im.Manifest.Digest, err)
+	}
+	return all, nil
+}

@@ -1,0 +1,171 @@
+// Package attachment attaches an index to an image in its registry, so that nodes start the image
+// lazily without a hub and without a change to it. Package attached has the format.
+//
+// Make reads an image once, layer by layer, and makes the same tree as a hub. Remake makes other
+// startup packs for an index that is attached already, and reads only their chunks. Push pushes the
+// result, Find lists what is attached, and Remove removes it.
+//
+// What was read is compared with the digests in the image's manifest and config before anything is
+// signed. The artifact is published by its manifest, when the registry has all of its blobs.
+//
+// It refuses layers of which no part can be read alone (survey.NoEntryError).
+//
+// A Made has its blobs in a directory for temporary files: about 1 % of the image's size, the
+// tree's metadata, and the startup packs twice. Memory: as package survey, for each layer that is
+// read at a time, and the entries of all layers.
+package attachment
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/format/attached"
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/layer"
+	"lighter/format/trace"
+	"lighter/store/repository"
+)
+
+// Image is an image of one platform in a registry.
+type Image struct {
+	Platform string
+	Manifest v1.Descriptor
+	Layers   []v1.Descriptor
+	DiffIDs  []digest.Digest
+	From     *repository.Repository
+}
+
+// Chain returns the chainID of the image's layers.
+func (im *Image) Chain() string { return identity.ChainID(slices.Clone(im.DiffIDs)).String() }
+
+// Options say how an index is made. Dir and Keys are required.
+type Options struct {
+	Keys       []ed25519.PrivateKey // sign the contents: 1 to index.MaxKeys
+	Recordings []trace.Recording    // of starts; none: there are no startup packs
+	Startup    int64                // limits the startup packs, in plain bytes
+	Version    int                  // of the contents
+	Jobs       int                  // layers that are read at a time; 0: 1
+	Dir        string               // for temporary files; empty: that of the system
+
+	// Report is called with the progress of reading the blob with a digest, in
+	// bytes. It may be nil.
+	Report func(step, blob string, done, total int64)
+}
+
+// Made is an index that was made and is not attached yet. The caller calls Close.
+type Made struct {
+	Contents attached.Contents
+	envelope []byte
+	dir      string
+}
+
+// Close removes the temporary files.
+func (m *Made) Close() error { return os.RemoveAll(m.dir) }
+
+// Size returns the bytes of all blobs without startup packs.
+func (m *Made) Size() int64 {
+	n := int64(len(m.envelope)) + m.Contents.Index.Size + m.Contents.Locations.Size
+	for _, d := range m.Contents.Tables {
+		n += d.Size
+	}
+	return n
+}
+
+// Make reads an image, and makes its index. The error wraps a *survey.NoEntryError if a layer
+// cannot be read in parts.
+func Make(ctx context.Context, im Image, o Options) (*Made, error) {
+	return run(ctx, im, o, func(w *work) error { return w.read(ctx) })
+}
+
+// Remake makes the startup packs of an attached index anew. The other parts of the index stay.
+func Remake(ctx context.Context, im Image, old Found, o Options) (*Made, error) {
+	return run(ctx, im, o, func(w *work) error { return w.fetch(ctx, old.Contents, old.In) })
+}
+
+// work is an index that is being made.
+type work struct {
+	Image
+	Options
+	dir      string
+	contents attached.Contents
+}
+
+// run gets index and tables, and makes what depends on them.
+func run(ctx context.Context, im Image, o Options, get func(*work) error) (*Made, error) {
+	if len(im.Layers) == 0 || len(im.Layers) != len(im.DiffIDs) || len(im.Layers) > attached.MaxLayers {
+		return nil, fmt.Errorf("make an index of image %s: it has %d layers, and its config %d diffIDs: want "+
+			"1 to %d of each", im.Manifest.Digest, len(im.Layers), len(im.DiffIDs), attached.MaxLayers)
+	}
+	if o.Report == nil {
+		o.Report = func(string, string, int64, int64) {}
+	}
+	dir, err := os.MkdirTemp(o.Dir, "lighter-attach-*")
+	if err != nil {
+		return nil, err
+	}
+	w := &work{Image: im, Options: o, dir: dir}
+	w.contents = attached.Contents{Manifest: im.Manifest.Digest, Format: index.Format, Chain: im.Chain(),
+		Version: o.Version}
+	var envelope []byte
+	if err = get(w); err == nil {
+		err = w.locate(ctx)
+	}
+	if err == nil {
+		envelope, err = attached.Seal(&w.contents, o.Keys)
+	}
+	if err != nil {
+		err = fmt.Errorf("make an index of image %s: %w", im.Manifest.Digest, err)
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return &Made{w.contents, envelope, dir}, nil
+}
+
+// path returns the file of a blob.
+func path(dir string, d digest.Digest) string { return filepath.Join(dir, d.Encoded()) }
+
+// locate makes the startup packs and the locations.
+func (w *work) locate(ctx context.Context) (err error) {
+	t, err := openTree(w.dir, &w.contents)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	made, err := w.startups(ctx, t)
+	if err != nil {
+		return fmt.Errorf("make startup packs: %w", err)
+	}
+	var places []layer.Places
+	for _, l := range t.layers {
+		places = append(places, l.places)
+	}
+	plain, err := layer.Locations(w.contents.Tree, t.refs, places, made)
+	if err != nil {
+		return err
+	}
+	w.contents.Locations, err = w.compressed(attached.MediaTypeLocations, int64(len(plain)), plain)
+	return err
+}
+
+// refs calls fn with the chunk of each extent.
+func (t *openedTree) refs(fn func(i int64, ref chunk.Ref) error) error {
+	for i := range t.extents.Extents {
+		x, err := t.extents.Extent(i)
+		if err == nil {
+			err = fn(i, chunk.Ref{ID: x.ID, Length: x.Length})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

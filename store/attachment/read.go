@@ -1,0 +1,185 @@
+package attachment
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"lighter/format/attached"
+	"lighter/format/compress"
+	"lighter/format/index"
+	"lighter/format/layer/survey"
+	"lighter/format/tree"
+	"lighter/store"
+	"lighter/store/repository"
+)
+
+// limits bound the trees that are made, as on hubs and nodes.
+var limits = tree.Limits{Entries: 4_000_000, Bytes: 1 << 40}
+
+// read reads the image's layers, and writes its tables and its index.
+func (w *work) read(ctx context.Context) error {
+	entries := make([]tree.Entries, len(w.Layers))
+	w.contents.Tables = make([]v1.Descriptor, len(w.Layers))
+	group, reading := errgroup.WithContext(ctx)
+	group.SetLimit(max(w.Jobs, 1))
+	for i, d := range w.Layers {
+		group.Go(func() error {
+			err := w.survey(reading, i, &entries[i])
+			if err != nil {
+				err = fmt.Errorf("layer %d (%s): %w", i+1, d.Digest, err)
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	var sources []tree.LayerSource
+	for i := range entries {
+		sources = append(sources, entries[i].Source())
+	}
+	merged, err := tree.Apply(ctx, sources, limits)
+	if err != nil {
+		return fmt.Errorf("merge the layers: %w", err)
+	}
+	return w.writeIndex(merged)
+}
+
+// survey reads a layer, and writes its table.
+func (w *work) survey(ctx context.Context, i int, all *tree.Entries) error {
+	d := w.Layers[i]
+	var s *survey.Survey
+	err := w.From.Whole(ctx, d, func(a store.Answer) (err error) {
+		*all = nil
+		s, err = survey.Read(w.reporting(a.Body, d), limits, func(e *tree.Entry) error {
+			*all = append(*all, e)
+			return nil
+		})
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case "sha256:"+s.Blob.String() != d.Digest.String() || s.Size != d.Size:
+		return fmt.Errorf("its %d bytes have the digest sha256:%s: the manifest says %d", s.Size, s.Blob, d.Size)
+	case "sha256:"+s.DiffID.String() != w.DiffIDs[i].String():
+		return fmt.Errorf("its diffID is sha256:%s: the config says %s", s.DiffID, w.DiffIDs[i])
+	}
+	w.contents.Tables[i], err = w.write(attached.MediaTypeTable, func(to io.Writer) error {
+		_, err := s.Table.WriteTo(to)
+		return err
+	})
+	return err
+}
+
+// writeIndex makes the index of a tree, and writes it compressed.
+func (w *work) writeIndex(merged *tree.Tree) error {
+	metadata, err := os.Create(filepath.Join(w.dir, "metadata.new"))
+	if err != nil {
+		return err
+	}
+	defer metadata.Close() // only read from here on
+	buffered := bufio.NewWriterSize(metadata, 1<<20)
+	made, err := index.Make(merged, buffered)
+	if err = errors.Join(err, buffered.Flush()); err != nil {
+		return err
+	}
+	if _, err := metadata.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	w.contents.Tree = made.ID()
+	w.contents.Index, err = w.write(attached.MediaTypeIndex, func(to io.Writer) error {
+		z := compress.IndexEncoder(to, made.Size())
+		return errors.Join(made.Write(z, metadata), z.Close())
+	})
+	return errors.Join(err, os.Remove(metadata.Name()))
+}
+
+// compressed writes a blob of plain bytes, compressed as an index is.
+func (w *work) compressed(mediaType string, size int64, plain []byte) (v1.Descriptor, error) {
+	return w.write(mediaType, func(to io.Writer) error {
+		z := compress.IndexEncoder(to, size)
+		_, err := z.Write(plain)
+		return errors.Join(err, z.Close())
+	})
+}
+
+// write writes a blob to a file that has its digest as name, and returns its descriptor.
+func (w *work) write(mediaType string, fill func(to io.Writer) error) (d v1.Descriptor, err error) {
+	file, err := os.CreateTemp(w.dir, "blob-*")
+	if err != nil {
+		return d, err
+	}
+	sum := digest.SHA256.Digester()
+	buffered := bufio.NewWriterSize(io.MultiWriter(file, sum.Hash()), 1<<20)
+	if err = fill(buffered); err == nil {
+		err = buffered.Flush()
+	}
+	var size int64
+	if err == nil {
+		size, err = file.Seek(0, io.SeekCurrent)
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return d, err
+	}
+	d = v1.Descriptor{MediaType: mediaType, Digest: sum.Digest(), Size: size}
+	return d, os.Rename(file.Name(), path(w.dir, d.Digest))
+}
+
+// fetch gets the index and the tables of contents that are attached already.
+func (w *work) fetch(ctx context.Context, old *attached.Contents, in *repository.Repository) error {
+	switch {
+	case old.Manifest != w.contents.Manifest || old.Chain != w.contents.Chain || len(old.Tables) != len(w.Layers):
+		return fmt.Errorf("the attached index is that of manifest %s", old.Manifest)
+	case old.Format != index.Format:
+		return fmt.Errorf("the attached index has format %d, and this version writes %d", old.Format, index.Format)
+	}
+	w.contents.Tree, w.contents.Index, w.contents.Tables = old.Tree, old.Index, old.Tables
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(max(w.Jobs, 1))
+	var once sync.Map // digests: two layers may have the same table
+	for _, d := range append([]v1.Descriptor{old.Index}, old.Tables...) {
+		if _, again := once.LoadOrStore(d.Digest, true); again {
+			continue
+		}
+		group.Go(func() error {
+			return in.Whole(ctx, d, func(a store.Answer) error {
+				_, err := w.write(d.MediaType, func(to io.Writer) error {
+					_, err := io.Copy(to, w.reporting(a.Body, d))
+					return err
+				})
+				return err
+			})
+		})
+	}
+	return group.Wait()
+}
+
+// reporting returns r, whose progress is reported.
+func (w *work) reporting(r io.Reader, d v1.Descriptor) io.Reader {
+	return &reported{r: r, report: func(done int64) { w.Report("read", d.Digest.String(), done, d.Size) }}
+}
+
+// reported reports how many bytes were read through it.
+type reported struct {
+	r      io.Reader
+	n      int64
+	report func(done int64)
+}
+
+func (r *reported) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	r.n += int64(n)
+	r.report(r.n)
+	return n, err
+}

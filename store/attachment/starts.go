@@ -1,0 +1,296 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"lighter/format/attached"
+	"lighter/format/chunk"
+	"lighter/format/compress"
+	"lighter/format/erofs"
+	"lighter/format/index"
+	"lighter/format/layer"
+	"lighter/format/pack"
+	"lighter/format/plan"
+	"lighter/format/trace"
+	"lighter/store"
+)
+
+const (
+	// rangesAtOnce is how many units are read at a time for startup packs.
+	rangesAtOnce = 4
+	// mapPages is the number of cached pages of the extent map, of 5 kB each.
+	mapPages = 1024
+)
+
+// openedTree is an index that was made, with the tables of its layers.
+type openedTree struct {
+	extents  *index.Map
+	metadata *erofs.Image
+	layers   []openedLayer
+	files    []*os.File
+}
+
+type openedLayer struct {
+	table  *layer.Table
+	places layer.Places
+}
+
+func (t *openedTree) close() (err error) {
+	for _, f := range t.files {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
+
+// openTree opens the index and the tables in a directory.
+func openTree(dir string, c *attached.Contents) (t *openedTree, err error) {
+	t = &openedTree{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.close())
+		}
+	}()
+	if err := t.openIndex(dir, c); err != nil {
+		return t, fmt.Errorf("open the index: %w", err)
+	}
+	for i, d := range c.Tables {
+		file, err := os.Open(path(dir, d.Digest))
+		if err != nil {
+			return t, err
+		}
+		t.files = append(t.files, file)
+		var l openedLayer
+		if l.table, err = layer.OpenTable(file, d.Size); err == nil {
+			l.places, err = l.table.Places()
+		}
+		if err != nil {
+			return t, fmt.Errorf("open the table of layer %d: %w", i+1, err)
+		}
+		t.layers = append(t.layers, l)
+	}
+	return t, nil
+}
+
+func (t *openedTree) openIndex(dir string, c *attached.Contents) error {
+	stored, err := os.Open(path(dir, c.Index.Digest))
+	if err != nil {
+		return err
+	}
+	plain, err := compress.ReadCloser(stored)
+	if err != nil {
+		return err
+	}
+	defer plain.Close() // only read
+	var parts []*os.File
+	for _, name := range []string{"map", "metadata"} {
+		file, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		t.files, parts = append(t.files, file), append(parts, file)
+	}
+	header, err := index.Receive(plain, c.Tree, parts[0], parts[1])
+	if err != nil {
+		return err
+	}
+	if t.extents, err = index.OpenMap(parts[0], c.Tree, index.NewPages(mapPages)); err != nil {
+		return err
+	}
+	t.metadata, err = erofs.Open(parts[1], header.MetadataSize)
+	return err
+}
+
+// startups makes the startup packs that the recordings call for.
+func (w *work) startups(ctx context.Context, t *openedTree) (made layer.Startups, err error) {
+	if len(w.Recordings) == 0 {
+		return made, nil
+	}
+	kept := plan.Sort(nil)
+	kept.Add(w.Recordings)
+	packs, err := plan.NewTree(t.metadata, t.extents).Layout(ctx, kept.Recordings(), nil, w.Startup)
+	if err != nil || len(packs) == 0 {
+		return made, err
+	}
+	chunks, err := w.collect(ctx, t, packs)
+	if err != nil {
+		return made, err
+	}
+	defer func() { err = errors.Join(err, chunks.file.Close(), os.Remove(chunks.file.Name())) }()
+	made.Units = map[chunk.ID]chunk.Unit{}
+	for _, p := range packs {
+		if err := w.pack(ctx, &p, chunks, &made); err != nil {
+			return made, err
+		}
+	}
+	return made, nil
+}
+
+// pack writes a startup pack.
+func (w *work) pack(ctx context.Context, p *plan.Pack, chunks *spool, made *layer.Startups) error {
+	var id chunk.ID
+	named := index.Startup{AtMount: p.AtMount, Triggers: p.Triggers}
+	encoder := compress.UnitEncoder(zstd.SpeedBestCompression, pack.MaxPlain)
+	d, err := w.write(attached.MediaTypePack, func(to io.Writer) (err error) {
+		writer := pack.NewWriter(to)
+		var b pack.UnitBuilder
+		for _, refs := range p.Units {
+			b.Reset()
+			for _, ref := range refs {
+				plain, err := chunks.read(ref)
+				if err != nil {
+					return err
+				}
+				b.Add(ref.ID, plain)
+			}
+			unit := b.Encode(nil, encoder)
+			if _, err := writer.Add(unit); err != nil {
+				return err
+			}
+			if named.Units = append(named.Units, uint32(len(unit))); ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
+		id, _, err = writer.Close()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	named.Pack = id
+	for n, refs := range p.Units {
+		for _, ref := range refs {
+			made.Units[ref.ID] = chunk.Unit{Pack: id, N: uint32(n)}
+		}
+	}
+	made.Packs = append(made.Packs, named)
+	w.contents.Packs = append(w.contents.Packs, attached.Pack{Blob: d, Units: named.Units})
+	return nil
+}
+
+// spool has plain chunks in a file. It is safe for concurrent use while chunks are added.
+type spool struct {
+	file   *os.File
+	mu     sync.Mutex // guards the following
+	size   int64
+	places map[chunk.ID]int64 // offsets in file
+}
+
+func (s *spool) add(id chunk.ID, plain []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.file.WriteAt(plain, s.size); err != nil {
+		return err
+	}
+	s.places[id] = s.size
+	s.size += int64(len(plain))
+	return nil
+}
+
+// read returns a chunk. The chunks are verified once more.
+func (s *spool) read(ref chunk.Ref) ([]byte, error) {
+	at, found := s.places[ref.ID]
+	if !found {
+		return nil, fmt.Errorf("chunk %s: %w", ref.ID.Short(), chunk.ErrNotFound)
+	}
+	plain := make([]byte, ref.Length)
+	if _, err := s.file.ReadAt(plain, at); err != nil {
+		return nil, err
+	}
+	return plain, ref.Check(plain)
+}
+
+// collect reads the chunks of packs from the image's layers, each unit once.
+func (w *work) collect(ctx context.Context, t *openedTree, packs []plan.Pack) (s *spool, err error) {
+	file, err := os.CreateTemp(w.dir, "chunks-*")
+	if err != nil {
+		return nil, err
+	}
+	s = &spool{file: file, places: map[chunk.ID]int64{}}
+	wanted := make([]map[uint32][]chunk.ID, len(t.layers)) // by layer and unit
+	for i := range wanted {
+		wanted[i] = map[uint32][]chunk.ID{}
+	}
+	for _, p := range packs {
+		for _, ref := range slices.Concat(p.Units...) {
+			for i, l := range t.layers {
+				if n, found := l.places.Units[ref.ID]; found {
+					wanted[i][n] = append(wanted[i][n], ref.ID)
+					break
+				}
+			}
+		}
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(rangesAtOnce)
+	for i := range wanted {
+		for n, ids := range wanted[i] {
+			group.Go(func() error { return w.collectUnit(ctx, t.layers[i].table, w.Layers[i], n, ids, s) })
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return s, nil
+}
+
+func (w *work) collectUnit(ctx context.Context, t *layer.Table, d v1.Descriptor, n uint32, ids []chunk.ID,
+	to *spool) error {
+	u, err := t.Unit(n)
+	if err != nil {
+		return err
+	}
+	return w.From.Range(ctx, d, u.Offset, u.Stored, func(a store.Answer) error {
+		b, err := io.ReadAll(io.LimitReader(a.Body, u.Stored))
+		if err != nil {
+			return err
+		}
+		batch, err := u.Decode(b)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			plain, err := batch.Lookup(id)
+			if err == nil {
+				err = to.add(id, plain)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// ReadRecordings reads recordings, as "lighter trace export" writes them.
+func ReadRecordings(files ...string) (all []trace.Recording, err error) {
+	for _, name := range files {
+		info, err := os.Stat(name)
+		if err == nil && info.Size() > trace.MaxText {
+			err = fmt.Errorf("it has %d bytes: want at most %d", info.Size(), trace.MaxText)
+		}
+		var text []byte
+		if err == nil {
+			text, err = os.ReadFile(name)
+		}
+		var some []trace.Recording
+		if err == nil {
+			some, err = trace.ParseText(text)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the recordings in %s: %w", name, err)
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}

@@ -1,9 +1,9 @@
 package resolver
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"strings"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -16,7 +16,7 @@ import (
 // the node's own key (Keys.SetOwn).
 //
 // An error wraps chunk.ErrNotFound if the source does not know the image or chain. After any error
-// the next Answerer is asked.
+// the next Answerer is asked. An error of Answer names the source: users see it.
 type Answerer interface {
 	// Answer returns what the source knows of the request's manifest, or of the request's chain if
 	// the request has no manifest.
@@ -34,10 +34,13 @@ type Answer struct {
 	Image *wire.Manifest // of the request's manifest
 	Chain *wire.Chain    // of the request's chain
 	Own   bool           // this node has signed the statements
+	// Source names what has answered, for users: hub https://hub.example.org, for example.
+	Source string
 }
 
 // HubClient is what NewHub needs of a hub.
 type HubClient interface {
+	URL() string // for users
 	Chain(ctx context.Context, chain string) (*wire.Chain, error)
 	Manifest(ctx context.Context, digest string) (*wire.Manifest, error)
 	Tree(ctx context.Context, chain string) (*index.Statement, error)
@@ -50,31 +53,78 @@ func NewHub(client HubClient) Answerer { return hubAnswerer{client} }
 type hubAnswerer struct{ HubClient }
 
 func (h hubAnswerer) Answer(ctx context.Context, q Request) (*Answer, error) {
+	answer := &Answer{Source: "hub " + h.URL()}
+	var err error
+	unknown := errNoChain
 	if q.Manifest != "" {
-		image, err := h.Manifest(ctx, q.Manifest)
-		return &Answer{Image: image}, err
+		answer.Image, err = h.Manifest(ctx, q.Manifest)
+		unknown = missingError("the hub knows no image with manifest " + q.Manifest + ", and trust is image")
+	} else {
+		answer.Chain, err = h.Chain(ctx, q.Chain)
 	}
-	chain, err := h.Chain(ctx, q.Chain)
-	return &Answer{Chain: chain}, err
+	switch {
+	case err == nil:
+		return answer, nil
+	case errors.Is(err, chunk.ErrNotFound):
+		return nil, unknown
+	}
+	return nil, hubError{err}
 }
 
-// askFirst asks one answerer after the other until one answers. If none answers, it returns the
-// first error that does not wrap chunk.ErrNotFound: the answerer that failed may know the image. If
-// there is no such error, it returns the first one, which wraps chunk.ErrNotFound.
+// A hubError says that no hub has answered a lookup.
+type hubError struct{ cause error }
+
+func (e hubError) Error() string { return "the hub did not answer: " + e.cause.Error() }
+func (e hubError) Unwrap() error { return e.cause }
+
+// askFirst asks one answerer after the other until one answers. If none answers, the error has the
+// texts of all errors. It wraps the first error that does not wrap chunk.ErrNotFound: the answerer
+// that failed may know the image. If there is no such error, it wraps the first one.
 func askFirst[T any](answerers []Answerer, ask func(Answerer) (T, error)) (T, error) {
 	var none T
-	var failed error
-	var missing error
+	var all []error
 	for _, a := range answerers {
 		answer, err := ask(a)
-		switch {
-		case err == nil:
+		if err == nil {
 			return answer, nil
-		case errors.Is(err, chunk.ErrNotFound):
-			missing = cmp.Or(missing, err)
-		default:
-			failed = cmp.Or(failed, err)
+		}
+		all = append(all, err)
+	}
+	return none, firstOf(all)
+}
+
+// firstOf returns the error of answerers that have all failed.
+func firstOf(all []error) error {
+	switch len(all) {
+	case 0:
+		return errUnknown
+	case 1:
+		return all[0]
+	}
+	cause := all[0]
+	for _, err := range all {
+		if !errors.Is(err, chunk.ErrNotFound) {
+			cause = err
+			break
 		}
 	}
-	return none, cmp.Or(failed, missing, error(errUnknown))
+	return noneError{cause, texts(all)}
 }
+
+// texts returns the texts of errors, in one line.
+func texts(all []error) string {
+	var lines []string
+	for _, err := range all {
+		lines = append(lines, err.Error())
+	}
+	return strings.Join(lines, "; ")
+}
+
+// A noneError says why none of several answerers has answered. It wraps the error that counts most.
+type noneError struct {
+	cause error
+	text  string
+}
+
+func (e noneError) Error() string { return e.text }
+func (e noneError) Unwrap() error { return e.cause }

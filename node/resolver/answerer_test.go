@@ -191,6 +191,103 @@ func broken(context.Context, string) (*wire.Chain, error) {
 	return nil, errors.New("the hub is broken")
 }
 
+// named is an Answerer that answers under a name, or with an error.
+type named struct {
+	Answerer
+	name string
+	err  error
+}
+
+func (n named) Answer(ctx context.Context, q Request) (*Answer, error) {
+	if n.err != nil {
+		return nil, n.err
+	}
+	answer, err := n.Answerer.Answer(ctx, q)
+	answer.Source = n.name
+	return answer, err
+}
+
+// The reason of a claim names the source that has answered, and why those before it have not. If
+// none answers, the reason has the words of each, in their order.
+func TestReasonsNameSources(t *testing.T) {
+	image := newImage("app", "a", "b")
+	files := directory(t.TempDir())
+	files.add(t, image.manifest, image.answer(t))
+	tables := named{files, "the tables of registry.test/app", nil}
+	silent := named{files, "", errors.New("the index did not answer")}
+	untrusted := named{files, "", missingError("the repository is not trusted")}
+	elsewhere := image
+	elsewhere.repositories = []string{"registry.test/other"}
+	for name, c := range map[string]struct {
+		known     []fakeImage // by the hub
+		answerers func(hub Answerer) []Answerer
+		lower     string // why the lower layer is lazy, or not
+		top       string
+		missing   bool // the error is that no source knows the image
+	}{
+		"the hub first": {[]fakeImage{image}, func(hub Answerer) []Answerer { return []Answerer{hub, tables} },
+			"it is part of an image that comes from hub http://hub.test", "its tree comes from hub http://hub.test", false},
+		"the hub last": {[]fakeImage{image}, func(hub Answerer) []Answerer { return []Answerer{tables, hub} },
+			"it is part of an image that comes from the tables of registry.test/app",
+			"its tree comes from the tables of registry.test/app", false},
+		"the hub knows nothing": {nil, func(hub Answerer) []Answerer { return []Answerer{hub, tables} },
+			"it is part of an image that comes from the tables of registry.test/app (asked before: " +
+				"the hub knows no image with manifest " + image.manifest + ", and trust is image)",
+			"its tree comes from the tables of registry.test/app (asked before: " +
+				"the hub knows no image with manifest " + image.manifest + ", and trust is image)", false},
+		"the hub knows it from elsewhere": {[]fakeImage{elsewhere},
+			func(hub Answerer) []Answerer { return []Answerer{hub, tables} },
+			"it is part of an image that comes from the tables of registry.test/app (asked before: hub http://hub.test " +
+				"has this chain, but not from this repository: manifest " + image.manifest + " is that of an image in " +
+				"registry.test/other, and is pulled from registry.test/app (if that is the hub's registry, name it in " +
+				"the hub's registry_hosts))", "", false},
+		"none knows it": {nil, func(hub Answerer) []Answerer { return []Answerer{untrusted, hub} },
+			"the repository is not trusted; the hub knows no image with manifest " + image.manifest +
+				", and trust is image", "", true},
+		"one fails": {nil, func(hub Answerer) []Answerer { return []Answerer{hub, silent} },
+			"the hub knows no image with manifest " + image.manifest + ", and trust is image; " +
+				"the index did not answer", "", false},
+	} {
+		r, _, trees := newTrusting(t, knowing(t, c.known...))
+		r.config.Answerers = c.answerers(r.config.Answerers[0])
+		parent := ""
+		for i, want := range []string{c.lower, c.top} {
+			q := image.from("registry.test/app")
+			q.Chain, q.Parent = image.chains(t)[i], parent
+			parent = q.Chain
+			r.Hold(q.Chain)
+			why, err := r.Claim(t.Context(), q)
+			if got := why; want != "" && got != want && (err == nil || err.Error() != want) {
+				t.Errorf("%s: layer %d: %q, %v; want %q", name, i, got, err, want)
+			}
+			if i == 0 && err != nil && errors.Is(err, chunk.ErrNotFound) != c.missing {
+				t.Errorf("%s: error %v, missing: want %v", name, err, c.missing)
+			}
+		}
+		if c.top != "" { // another tree than the one that is on this machine already
+			s := index.Sign(key, image.chains(t)[1], treeID(7))
+			r.Hold(s.Chain)
+			trees.mu.Lock()
+			clear(trees.onDisk)
+			trees.onDisk[treeID(7)] = true
+			trees.mu.Unlock()
+			if err := r.keep(&s); err != nil {
+				t.Fatal(err)
+			}
+			q := image.from("registry.test/app")
+			q.Chain, q.Parent = s.Chain, image.chains(t)[0]
+			why, err := r.Claim(t.Context(), q)
+			if want := "its tree is on this machine, from an earlier pull; there is another one now, from "; err != nil ||
+				!strings.HasPrefix(why, want) {
+				t.Errorf("%s: with a tree of an earlier pull: %q, %v; want %q", name, why, err, want)
+			}
+		}
+		if name == "one fails" && r.Unanswered() != 0 {
+			t.Errorf("%s: %d pulls went on without a hub, want 0: it answered", name, r.Unanswered())
+		}
+	}
+}
+
 // Mount asks one answerer after the other for a chain's tree until one knows it.
 func TestMountAsksEachAnswerer(t *testing.T) {
 	files := directory(t.TempDir())

@@ -110,6 +110,17 @@ func (a *answers) askAndRemember(q Request) {
 	}
 }
 
+// remembered returns the facts about a request's chain that are remembered and still count, or none.
+func (a *answers) remembered(q Request) facts {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f := a.known[factsKey{q.image(), q.Chain}]
+	if !f.isFresh(time.Now(), answerTTL) {
+		return facts{}
+	}
+	return f
+}
+
 // forget forgets that the answerers did not know a chain or its image, and that they knew all
 // chains above the chain below.
 func (a *answers) forget(q Request) {

@@ -58,9 +58,9 @@ func Example() {
 	dir, err := r.Mount(context.Background(), top)
 	fmt.Println(dir, err)
 	// Output:
-	// lazy: the hub knows it as part of an image
-	// lazy: its tree was fetched
-	// unpack: the hub does not know this chain
+	// lazy: it is part of an image that comes from the example
+	// lazy: its tree comes from the example
+	// unpack: the example does not know this chain
 	// /mounted/tree <nil>
 }
 
@@ -75,15 +75,21 @@ type oneImage struct{ key ed25519.PrivateKey }
 
 func (o oneImage) Answer(_ context.Context, layer resolver.Request) (*resolver.Answer, error) {
 	if layer.Chain != base {
-		return nil, chunk.ErrNotFound
+		return nil, unknown{}
 	}
 	s := index.Sign(o.key, top, chunk.Sum([]byte("tree")))
-	return &resolver.Answer{Chain: &wire.Chain{
+	return &resolver.Answer{Source: "the example", Chain: &wire.Chain{
 		Link:     wire.Link{Chain: base},
 		Above:    []wire.Link{{Chain: top, Parent: base, Statement: &s}},
 		Complete: true,
 	}}, nil
 }
+
+// unknown is an error whose text names the source.
+type unknown struct{}
+
+func (unknown) Error() string        { return "the example does not know this chain" }
+func (unknown) Is(target error) bool { return target == chunk.ErrNotFound }
 
 func (o oneImage) Tree(context.Context, string) (*index.Statement, error) {
 	return nil, chunk.ErrNotFound

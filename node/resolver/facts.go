@@ -25,6 +25,8 @@ type facts struct {
 	images   int                   // number of verified statements about chains above: images that contain this chain
 	above    *index.Statement      // one of the verified statements about chains above; nil: there are none
 	refused  error                 // why the statement about this chain, or about a chain above, is refused
+	source   string                // what has answered, and why the sources before it have not, for users
+	isOwn    bool                  // this node has made the index
 }
 
 func (f *facts) isFresh(now time.Time, ttl time.Duration) bool { return now.Before(f.at.Add(ttl)) }
@@ -36,7 +38,8 @@ func (e missingError) Error() string        { return string(e) }
 func (e missingError) Is(target error) bool { return target == chunk.ErrNotFound }
 
 const (
-	errUnknown = missingError("the hub does not know this chain")
+	errUnknown = missingError("no source knows this chain")
+	errNoChain = missingError("the hub does not know this chain")
 	errNoImage = missingError("the hub knows no image that has this chain")
 )
 

@@ -49,6 +49,8 @@ func (h *fakeHub) hear(at time.Time) {
 	h.heard = at
 }
 
+func (h *fakeHub) URL() string { return "http://hub.test" }
+
 func (h *fakeHub) lastReceived() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

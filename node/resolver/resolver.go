@@ -111,11 +111,11 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 		if !q.MoreAbove { // the top of an image: a container will probably start soon, so prefetch
 			err = r.config.Trees.Ensure(ctx, r.Tree(q.Chain), func() {})
 		}
-		return "its tree is on this machine", err
+		return r.whyCached(q), err
 	}
 	p := r.patience(q)
 	f, err := r.lookup(ctx, q, p)
-	if err == nil && p == brief {
+	if err == nil && p == brief && !f.isOwn {
 		err = r.answers.paused() // the facts may be remembered, but the index is still to be fetched
 	}
 	if err == nil { // an answer about a lower chain may have given facts without a verified statement
@@ -124,11 +124,11 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	if err != nil {
 		return "", err
 	}
-	why = "the hub knows it as part of an image"
+	why = "it is part of an image that comes from " + f.source
 	imageEndsHere := f.own != nil && (f.images == 0 || !q.MoreAbove)
 	switch {
 	case imageEndsHere:
-		why, err = "its tree was fetched", r.ensure(ctx, f.own, p)
+		why, err = "its tree comes from "+f.source, r.ensure(ctx, f.own, p)
 	case f.images == 1 && !r.config.Trees.Has(f.above.Tree) && !r.isCached(f.above.Chain):
 		err = waitBegun(ctx, r.fetch(f.above, p))
 	}
@@ -136,6 +136,19 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 		r.answers.refuse(r.withTrust(q), err)
 	}
 	return why, err
+}
+
+// whyCached says where the tree of a cached chain comes from, as far as this pull or one of the last
+// minute has asked. The tree of an earlier pull stays, also if another source answers now.
+func (r *Resolver) whyCached(q Request) string {
+	f := r.answers.remembered(r.withTrust(q))
+	switch {
+	case f.own == nil:
+		return "its tree is on this machine"
+	case f.own.Tree != r.Tree(q.Chain):
+		return "its tree is on this machine, from an earlier pull; there is another one now, from " + f.source
+	}
+	return "its tree comes from " + f.source
 }
 
 // patience returns the patience of a pull. It is full once the chain below was claimed: to unpack
@@ -166,15 +179,20 @@ func (r *Resolver) Allow(ctx context.Context, q Request) error {
 		return errUnknown
 	case f.image == nil:
 		return err
-	// From here on, the image is verified. err says only why the chain's tree cannot be fetched
-	// now.
-	case !f.image.Allows(repository):
-		return fmt.Errorf("the hub has this chain, but not from this repository: "+
-			"manifest %s is that of an image in %s, and is pulled from %s "+
-			"(if that is the hub's registry, name it in the hub's registry_hosts)",
-			q.Manifest, abbreviate(f.image.Repositories), repository)
 	}
-	return nil
+	// The image is verified. err says only why the chain's tree cannot be fetched now.
+	return allow(f.image, q, f.source)
+}
+
+// allow returns an error if an image is not one of the repository of a pull.
+func allow(image *index.ImageStatement, q Request, source string) error {
+	if image.Allows(q.Repository()) {
+		return nil
+	}
+	return missingError(fmt.Sprintf("%s has this chain, but not from this repository: "+
+		"manifest %s is that of an image in %s, and is pulled from %s "+
+		"(if that is the hub's registry, name it in the hub's registry_hosts)",
+		source, q.Manifest, abbreviate(image.Repositories), q.Repository()))
 }
 
 // abbreviate lists the first names, and the number of further names.
@@ -217,9 +235,16 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	end := time.Now().Add(lookupTimeout)
-	askOne := func(a Answerer) (map[string]*facts, error) { return r.askOne(ctx, a, q) }
+	isHubSilent := false
 	err = retry(ctx, func() (err error) {
-		answer, err = askFirst(r.config.Answerers, askOne)
+		var before []error // why the answerers before the one that answers have not
+		answer, err = askFirst(r.config.Answerers, func(a Answerer) (map[string]*facts, error) {
+			all, err := r.askOne(ctx, a, q, before)
+			if before = append(before, err); errors.As(err, new(hubError)) {
+				isHubSilent = true
+			}
+			return all, err
+		})
 		return err
 	}, func(err error) (time.Duration, bool) {
 		wait, ok := retryAfter(err)
@@ -228,39 +253,48 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 	switch {
 	case err == nil:
 		if f := answer[q.Chain]; f != nil && f.refused != nil {
-			r.log.Warn("refused a statement of a hub", "chain", q.Chain, "manifest", q.Manifest, "err", f.refused)
+			r.log.Warn("refused a statement", "chain", q.Chain, "manifest", q.Manifest, "source", f.source,
+				"err", f.refused)
 		}
-	case err == errNoImage: // a hub answered: the reason is fit for users
-	case errors.Is(err, chunk.ErrNotFound) && q.Manifest != "":
-		err = missingError("the hub knows no image with manifest " + q.Manifest + ", and trust is image")
 	case errors.Is(err, chunk.ErrNotFound):
-		err = errUnknown
 	case errors.As(err, new(refusedError)):
-		r.log.Warn("refused a statement of a hub", "chain", q.Chain, "manifest", q.Manifest, "err", err)
+		r.log.Warn("refused a statement", "chain", q.Chain, "manifest", q.Manifest, "err", err)
 	default:
-		err = fmt.Errorf("the hub did not answer: %w", err)
-		r.unanswered.Add(1)
-		r.log.Warn("no hub answered the lookup for a pull", "chain", q.Chain, "manifest", q.Manifest, "err", err)
+		if isHubSilent {
+			r.unanswered.Add(1)
+		}
+		r.log.Warn("no source answered the lookup for a pull", "chain", q.Chain, "manifest", q.Manifest, "err", err)
 	}
 	return answer, err
 }
 
-// askOne asks one answerer and verifies the answer.
-func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request) (map[string]*facts, error) {
+// askOne asks one answerer and verifies the answer. before are the errors of the answerers that
+// were asked before it.
+func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request, before []error) (map[string]*facts, error) {
 	answer, err := a.Answer(ctx, q)
 	if err != nil {
 		return nil, err
 	}
 	keys, err := r.keys.of(ctx, answer.Own)
 	if err != nil {
-		return nil, err
+		return nil, hubError{err}
 	}
 	all, err := answer.verify(q, keys)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", answer.Source, err)
+	}
+	if q.Repository() != "" && answer.Image != nil {
+		if err := allow(&answer.Image.Image, q, answer.Source); err != nil { // the next one may know it from there
+			return nil, err
+		}
+	}
+	source := answer.Source
+	if len(before) > 0 {
+		source += " (asked before: " + texts(before) + ")"
 	}
 	for _, f := range all {
 		f.complete = f.complete && len(r.config.Answerers) == 1 // another answerer may know more
+		f.source, f.isOwn = source, answer.Own
 	}
 	return all, nil
 }
@@ -308,10 +342,10 @@ func (r *Resolver) NoteStart(chain string) {
 // Image returns the verified statement about the image with a manifest. The error wraps
 // chunk.ErrNotFound if no answerer knows the manifest.
 func (r *Resolver) Image(ctx context.Context, manifest string) (*index.ImageStatement, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, treeTimeout, errors.New("no hub answered in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, treeTimeout, errors.New("no source answered in time"))
 	defer cancel()
 	answer, err := askFirst(r.config.Answerers, func(a Answerer) (map[string]*facts, error) {
-		return r.askOne(ctx, a, Request{Manifest: manifest})
+		return r.askOne(ctx, a, Request{Manifest: manifest}, nil)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("get the statement about manifest %s: %w", manifest, err)
@@ -330,14 +364,14 @@ func (r *Resolver) ImageChain(ctx context.Context, manifest, repository string) 
 		return "", err
 	}
 	if !image.Allows(repository) {
-		return "", missingError(fmt.Sprintf("the hub has manifest %s, but not from %s", manifest, repository))
+		return "", missingError(fmt.Sprintf("manifest %s is known, but not from %s", manifest, repository))
 	}
 	return image.Chain, nil
 }
 
 // askTree asks for the statement of a chain's tree, and verifies it.
 func (r *Resolver) askTree(ctx context.Context, chain string) (*index.Statement, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, treeTimeout, errors.New("no hub answered in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, treeTimeout, errors.New("no source answered in time"))
 	defer cancel()
 	s, err := askFirst(r.config.Answerers, func(a Answerer) (*index.Statement, error) {
 		s, err := a.Tree(ctx, chain)

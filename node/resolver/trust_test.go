@@ -165,7 +165,7 @@ func TestForgedClaims(t *testing.T) {
 		"another image's manifest, from its own repository": {other.from("registry.test/other"),
 			"is not one of image manifest"},
 		"another image's manifest, from the chains' repository": {other.from("registry.test/app"),
-			"is not one of image manifest"},
+			"not from this repository"},
 	} {
 		r, h, trees := newTrusting(t, knowing(t, image, other))
 		if lazy, errs := claims(t, r, image.chains(t), image.from("registry.test/app")); slices.Contains(lazy, false) {

@@ -18,7 +18,60 @@ import (
 	"lighter/wire"
 )
 
-var _ resolver.Answerer = (*Images)(nil)
+// An answerer answers with the images of some formats.
+type answerer struct {
+	*Images
+	words   []string
+	formats []format
+}
+
+var _ resolver.Answerer = (*answerer)(nil)
+
+// Formats returns the words for all formats, in the order in which they are looked for by default:
+// tables (eStargz, zstd:chunked), soci.
+func Formats() (words []string) {
+	for _, f := range formats {
+		words = append(words, f.word)
+	}
+	return words
+}
+
+// Answerer returns what answers with the images that have one of the formats, which are looked for
+// in the order of their words. Another word counts for nothing.
+func (m *Images) Answerer(words ...string) resolver.Answerer {
+	a := &answerer{Images: m, words: words}
+	for _, word := range words {
+		if f := formatOf(word); f != nil {
+			a.formats = append(a.formats, *f)
+		}
+	}
+	return a
+}
+
+// formatOf returns the format with a word, or nil.
+func formatOf(word string) *format {
+	i := slices.IndexFunc(formats, func(f format) bool { return f.word == word })
+	if i < 0 {
+		return nil
+	}
+	return &formats[i]
+}
+
+// has reports whether an image that was made here has one of the formats.
+func (m *answerer) has(im *image) bool {
+	return slices.ContainsFunc(m.formats, func(f format) bool { return f.word == im.Format })
+}
+
+// Made returns from what a tree was made on this machine: the word of a format, and a repository,
+// HOST[:PORT]/PATH. word is empty if the tree was not made here.
+func (m *Images) Made(tree chunk.ID) (word, repository string) {
+	m.kept.mu.Lock()
+	defer m.kept.mu.Unlock()
+	if t := m.kept.trees[tree]; t != nil {
+		return t.Format, t.Places[0].Repository
+	}
+	return "", ""
+}
 
 // A notDirect error says why an image is not answered here. It is a chunk.ErrNotFound.
 type notDirect struct{ error }
@@ -27,41 +80,38 @@ func (e notDirect) Is(target error) bool { return target == chunk.ErrNotFound }
 func (e notDirect) Unwrap() error        { return e.error }
 
 var (
-	errUnnamed    = notDirect{errors.New("the pull does not name its image")}
-	errNotTrusted = notDirect{errors.New("the tables of its repository are not trusted")}
-	errChain      = notDirect{errors.New("it is of no image that starts from its registry")}
+	errUnnamed = notDirect{errors.New("the pull does not name its image")}
+	errChain   = notDirect{errors.New("it is of no image that starts from its registry")}
 )
 
 // Answer implements resolver.Answerer. It makes the image's tree, unless that was done before: then
 // it only makes sure that the registry lets this node read the image. The error wraps
 // chunk.ErrNotFound if the image has to be pulled as usual, and says why.
-func (m *Images) Answer(ctx context.Context, q resolver.Request) (*resolver.Answer, error) {
+func (m *answerer) Answer(ctx context.Context, q resolver.Request) (*resolver.Answer, error) {
 	name := q.Repository()
 	switch {
 	case q.Pulled == "" || name == "":
 		return nil, errUnnamed
 	case !m.trusts(name):
-		return nil, errNotTrusted
+		return nil, notDirect{fmt.Errorf("%s is not one of the repositories whose tables count (direct)", name)}
 	}
 	// Pulls of the same image share one call, which does not end with the first of them.
-	image, err := share(ctx, m, q.Pulled+" "+name, func(ctx context.Context) (*wire.Manifest, error) {
+	key := fmt.Sprint(q.Pulled, " ", name, m.words)
+	answer, err := share(ctx, m.Images, key, func(ctx context.Context) (*resolver.Answer, error) {
 		began := time.Now()
-		answer, err := m.answer(ctx, place{name, digest.Digest(q.Pulled)})
+		answer, err := m.answer(ctx, place{Repository: name, Manifest: digest.Digest(q.Pulled)})
 		if err != nil {
 			m.config.Log.Info("an image does not start from its registry", "image", q.Reference, "err", err)
 			return nil, err
 		}
 		m.config.Log.Info("an image starts from its registry", "image", q.Reference, "manifest", q.Pulled,
-			"tree", answer.Statement.Tree.Short(), "duration", time.Since(began))
+			"tree", answer.Image.Statement.Tree.Short(), "source", answer.Source, "duration", time.Since(began))
 		return answer, nil
 	})
-	switch {
-	case err != nil:
-		return nil, err
-	case q.Manifest == "": // under TrustChain
-		return chainOf(image, q.Chain)
+	if err == nil && q.Manifest == "" { // under TrustChain
+		return chainOf(answer, q.Chain)
 	}
-	return &resolver.Answer{Image: image, Own: true}, nil
+	return answer, err
 }
 
 // share calls fn once for all callers that wait for the same key.
@@ -85,7 +135,8 @@ func share[T any](
 }
 
 // chainOf returns what is known of one chain of an image.
-func chainOf(image *wire.Manifest, chain string) (*resolver.Answer, error) {
+func chainOf(of *resolver.Answer, chain string) (*resolver.Answer, error) {
+	image := of.Image
 	var diffIDs []digest.Digest
 	answer := &wire.Chain{Complete: true}
 	parent, found := "", false
@@ -105,21 +156,27 @@ func chainOf(image *wire.Manifest, chain string) (*resolver.Answer, error) {
 	if !found {
 		return nil, notDirect{fmt.Errorf("chain %s is not one of manifest %s", chain, image.Image.Manifest)}
 	}
-	return &resolver.Answer{Chain: answer, Own: true}, nil
+	return &resolver.Answer{Chain: answer, Own: true, Source: of.Source}, nil
 }
 
 // Tree implements resolver.Answerer. The tree of a lower chain is made when it is needed: when an
 // image without tables has layers above it.
-func (m *Images) Tree(ctx context.Context, chain string) (*index.Statement, error) {
+func (m *answerer) Tree(ctx context.Context, chain string) (*index.Statement, error) {
 	n := 0
-	tree, im, found := m.kept.find(func(im *image) bool { n = layersOf(im.DiffIDs, chain); return n > 0 })
+	tree, im, found := m.kept.find(func(im *image) bool {
+		n = layersOf(im.DiffIDs, chain)
+		return n > 0 && n == len(im.DiffIDs) && m.has(im)
+	})
+	if !found { // of an image with layers above
+		tree, im, found = m.kept.find(func(im *image) bool { n = layersOf(im.DiffIDs, chain); return n > 0 && m.has(im) })
+	}
 	if !found {
 		return nil, errChain
 	}
 	if n < len(im.DiffIDs) {
 		var err error
-		if tree, err = share(ctx, m, chain, func(ctx context.Context) (chunk.ID, error) {
-			return m.makeLower(ctx, im.Places, n)
+		if tree, err = share(ctx, m.Images, chain, func(ctx context.Context) (chunk.ID, error) {
+			return m.makeLower(ctx, im, n)
 		}); err != nil {
 			return nil, fmt.Errorf("make the tree of chain %s, of the lower layers of a direct image: %w", chain, err)
 		}
@@ -138,9 +195,9 @@ func layersOf(diffIDs []digest.Digest, chain string) int {
 	return 0
 }
 
-// makeLower makes the tree of the n lowest layers of an image.
-func (m *Images) makeLower(ctx context.Context, places []place, n int) (tree chunk.ID, err error) {
-	for _, p := range places {
+// makeLower makes the tree of the n lowest layers of an image, in the image's format.
+func (m *Images) makeLower(ctx context.Context, of image, n int) (tree chunk.ID, err error) {
+	for _, p := range of.Places {
 		var from *repository.Repository
 		var im *read
 		if from, err = m.open(p.Repository); err != nil {
@@ -153,7 +210,7 @@ func (m *Images) makeLower(ctx context.Context, places []place, n int) (tree chu
 			return tree, fmt.Errorf("manifest %s has only %d layers", p.Manifest, len(im.layers))
 		}
 		im.layers, im.diffIDs, im.lower = im.layers[:n], im.diffIDs[:n], true
-		if tree, err = m.make(ctx, from, im); err == nil {
+		if tree, err = m.make(ctx, from, im, []format{*formatOf(of.Format)}); err == nil {
 			return tree, nil
 		}
 	}
@@ -161,23 +218,26 @@ func (m *Images) makeLower(ctx context.Context, places []place, n int) (tree chu
 }
 
 // Soon implements resolver.Answerer.
-func (m *Images) Soon(context.Context, string) (*wire.Soon, error) { return nil, errChain }
+func (m *answerer) Soon(context.Context, string) (*wire.Soon, error) { return nil, errChain }
 
 // answer returns the statements about an image.
-func (m *Images) answer(ctx context.Context, p place) (*wire.Manifest, error) {
+func (m *answerer) answer(ctx context.Context, p place) (*resolver.Answer, error) {
 	from, err := m.open(p.Repository)
 	if err != nil {
 		return nil, err
 	}
-	isIt := func(im *image) bool { return !im.Lower && slices.Contains(im.Places, p) }
+	isIt := func(im *image) bool { return slices.Contains(im.Places, p) && m.has(im) }
 	if tree, im, found := m.kept.find(isIt); found {
-		return m.signed(p, im.DiffIDs, tree), from.Check(ctx, p.Manifest)
+		if err := from.Check(ctx, p.Manifest); err != nil {
+			return nil, err
+		}
+		return m.signed(p, im.DiffIDs, tree), nil
 	}
 	im, err := readImage(ctx, from, p.Manifest)
 	if err != nil {
 		return nil, err
 	}
-	tree, err := m.make(ctx, from, im)
+	tree, err := m.make(ctx, from, im, m.formats)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +245,7 @@ func (m *Images) answer(ctx context.Context, p place) (*wire.Manifest, error) {
 }
 
 // signed returns the statements of this node about an image.
-func (m *Images) signed(p place, diffIDs []digest.Digest, tree chunk.ID) *wire.Manifest {
+func (m *Images) signed(p place, diffIDs []digest.Digest, tree chunk.ID) *resolver.Answer {
 	chain := identity.ChainID(slices.Clone(diffIDs)).String()
 	keys := []ed25519.PrivateKey{m.key}
 	statement := index.SignAll(keys, chain, tree)
@@ -194,5 +254,10 @@ func (m *Images) signed(p place, diffIDs []digest.Digest, tree chunk.ID) *wire.M
 	for _, d := range diffIDs {
 		answer.DiffIDs = append(answer.DiffIDs, d.String())
 	}
-	return answer
+	source := "an index" // in a format that this version does not know
+	word, _ := m.Made(tree)
+	if f := formatOf(word); f != nil {
+		source = "the " + f.name
+	}
+	return &resolver.Answer{Image: answer, Own: true, Source: source + " in " + p.Repository}
 }

@@ -32,16 +32,17 @@ const (
 
 // image is what is kept of an image: the file image.
 type image struct {
-	Places  []place         `json:"places"`          // where it was pulled from, the first one first
-	DiffIDs []digest.Digest `json:"diffIDs"`         // of the layers
-	Layers  []v1.Descriptor `json:"layers"`          // the lowest first
-	Lower   bool            `json:"lower,omitempty"` // some of the lower layers of the image in its places
+	Places  []place         `json:"places"`  // where it was pulled from, the first one first
+	DiffIDs []digest.Digest `json:"diffIDs"` // of the layers
+	Layers  []v1.Descriptor `json:"layers"`  // the lowest first
+	Format  string          `json:"format"`  // the word of the format that the tables had
 }
 
 // place is an image in a registry.
 type place struct {
 	Repository string        `json:"repository"` // HOST[:PORT]/PATH
 	Manifest   digest.Digest `json:"manifest"`
+	Lower      bool          `json:"lower,omitempty"` // the layers are some of the lower ones of this image
 }
 
 // kept has the trees that were made on this machine, and the tables of their layers. It is safe for
@@ -249,7 +250,7 @@ func (k *kept) imageOf(tree chunk.ID) *image {
 	return &im
 }
 
-// find returns the tree of an image that was made here, and the image.
+// find returns the tree of an image that was made here, and the image. If there are several, any.
 func (k *kept) find(is func(im *image) bool) (tree chunk.ID, im image, found bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

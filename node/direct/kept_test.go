@@ -60,8 +60,8 @@ func keep(t *testing.T, m *Images, name string) (tree, pack chunk.ID) {
 		t.Fatal(err)
 	}
 	layerDigest := digest.NewDigestFromEncoded(digest.SHA256, pack.String())
-	im := image{Places: []place{{"registry.test/a", digest.FromString(name)}}, DiffIDs: []digest.Digest{layerDigest},
-		Layers: []v1.Descriptor{{Digest: layerDigest, Size: 100}}}
+	im := image{Places: []place{{Repository: "registry.test/a", Manifest: digest.FromString(name)}}, DiffIDs: []digest.Digest{layerDigest},
+		Layers: []v1.Descriptor{{Digest: layerDigest, Size: 100}}, Format: "tables"}
 	text, err := json.Marshal(im)
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestNotTrusted(t *testing.T) {
 		{Reference: "registry.test/teams/a:1", Pulled: manifest},
 		{Reference: "registry.test/team/a/b:1", Pulled: manifest},
 		{Reference: "other.test/team/a:1", Pulled: manifest}} {
-		if _, err := m.Answer(t.Context(), q); !errors.Is(err, chunk.ErrNotFound) {
+		if _, err := m.Answerer("tables").Answer(t.Context(), q); !errors.Is(err, chunk.ErrNotFound) {
 			t.Errorf("%+v: %v, want that the image is not known here", q, err)
 		}
 	}
@@ -199,7 +199,7 @@ func TestPlaces(t *testing.T) {
 		t.Fatal("the image is not found")
 	}
 	first := im.Places[0]
-	second := place{"registry.test/b", first.Manifest}
+	second := place{Repository: "registry.test/b", Manifest: first.Manifest}
 	for range 2 {
 		other := im
 		other.Places = []place{second}
@@ -225,10 +225,10 @@ func TestPlaces(t *testing.T) {
 	if got := layersOf(diffIDs, diffIDs[1].String()); got != 0 {
 		t.Errorf("an unknown chain is that of %d layers", got)
 	}
-	if _, err := m.Tree(t.Context(), diffIDs[1].String()); !errors.Is(err, chunk.ErrNotFound) {
+	if _, err := m.Answerer("tables").Tree(t.Context(), diffIDs[1].String()); !errors.Is(err, chunk.ErrNotFound) {
 		t.Errorf("the tree of an unknown chain: %v", err)
 	}
-	s, err := m.Tree(t.Context(), identity.ChainID(slices.Clone(im.DiffIDs)).String())
+	s, err := m.Answerer("tables").Tree(t.Context(), identity.ChainID(slices.Clone(im.DiffIDs)).String())
 	if err != nil || s.Tree != tree || s.Verify(s.Chain, []ed25519.PublicKey{m.Key()}) != nil {
 		t.Errorf("the tree of the image: %+v, %v", s, err)
 	}
@@ -252,7 +252,7 @@ func TestClosed(t *testing.T) {
 		t.Error("there is a key")
 	}
 	q := resolver.Request{Reference: "registry.test/a:1", Pulled: "sha256:" + chunk.Sum(nil).String()}
-	if _, err := m.Answer(t.Context(), q); !errors.Is(err, chunk.ErrNotFound) {
+	if _, err := m.Answerer("tables").Answer(t.Context(), q); !errors.Is(err, chunk.ErrNotFound) {
 		t.Errorf("an answer: %v", err)
 	}
 	h := &hubs{}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -21,39 +22,45 @@ import (
 // limits bound the trees that are made.
 var limits = tree.Limits{Entries: 4_000_000, Bytes: 1 << 40}
 
-// formats are the formats that are looked for, in this order. Each is that of all layers of an
-// image. read returns a notDirect error if the image does not have it.
-var formats = []struct {
-	name string
+// format is a format that is that of all layers of an image. read returns a notDirect error if the
+// image does not have it.
+type format struct {
+	word string // that stands for it in configurations and in the file image
+	name string // for users
 	read func(ctx context.Context, from *repository.Repository, im *read) ([]*layer.Layer, error)
-}{
-	{"tables of contents", readTables},
-	{"SOCI", readSOCI},
 }
 
-// find reads the tables of an image's layers.
-func find(ctx context.Context, from *repository.Repository, im *read) ([]*layer.Layer, error) {
-	var missing []error
+// formats are all formats, in the order in which they are looked for by default.
+var formats = []format{
+	{"tables", "tables of contents", readTables},
+	{"soci", "SOCI index", readSOCI},
+}
+
+// find reads the tables of an image's layers, in the first format that the image has.
+func find(ctx context.Context, from *repository.Repository, im *read, formats []format) ([]*layer.Layer, string, error) {
+	var missing []string
 	for _, f := range formats {
 		layers, err := f.read(ctx, from, im)
 		if err == nil {
-			return layers, nil
+			return layers, f.word, nil
 		}
 		if !errors.As(err, new(notDirect)) {
-			return nil, err
+			return nil, "", fmt.Errorf("read the %s: %w", f.name, err)
 		}
-		missing = append(missing, fmt.Errorf("no %s: %w", f.name, err))
+		missing = append(missing, fmt.Sprintf("no %s: %v", f.name, err))
 	}
-	return nil, notDirect{errors.Join(missing...)}
+	return nil, "", notDirect{errors.New(strings.Join(missing, "; "))}
 }
 
-// make makes the tree of an image, and keeps it.
-func (m *Images) make(ctx context.Context, from *repository.Repository, im *read) (id chunk.ID, err error) {
+// make makes the tree of an image in one of the formats, and keeps it.
+func (m *Images) make(
+	ctx context.Context, from *repository.Repository, im *read, formats []format,
+) (id chunk.ID, err error) {
 	if err := m.making.Acquire(ctx, 1); err != nil {
 		return id, err
 	}
 	defer m.making.Release(1)
-	layers, err := find(ctx, from, im)
+	layers, word, err := find(ctx, from, im, formats)
 	if err != nil {
 		return id, err
 	}
@@ -73,7 +80,8 @@ func (m *Images) make(ctx context.Context, from *repository.Repository, im *read
 	if id, err = write(fresh, merged, layers); err != nil {
 		return id, fmt.Errorf("make the index of manifest %s: %w", im.digest, err)
 	}
-	kept := image{Places: []place{{from.String(), im.digest}}, DiffIDs: im.diffIDs, Layers: im.layers, Lower: im.lower}
+	kept := image{Places: []place{{from.String(), im.digest, im.lower}}, DiffIDs: im.diffIDs, Layers: im.layers,
+		Format: word}
 	b, err := json.Marshal(kept)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(fresh, "image"), b, 0o600)

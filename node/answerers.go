@@ -44,14 +44,26 @@ func (n *Node) hubTrees() ([]chunk.ID, error) {
 	return slices.DeleteFunc(all, n.direct.Has), err
 }
 
-// answerers returns what is asked about a pull, in this order.
-func (n *Node) answerers() []resolver.Answerer {
-	var all []resolver.Answerer
-	if len(n.config.Hubs) > 0 {
-		all = append(all, resolver.NewHub(n.hubs))
+// answerers returns what is asked about a pull, in the order of the configured sources. Formats
+// that follow each other share an answerer, and so what was read of an image.
+func (n *Node) answerers() (all []resolver.Answerer) {
+	var formats []string
+	addFormats := func() {
+		if len(formats) > 0 && len(n.config.Direct) > 0 {
+			all = append(all, n.direct.Answerer(formats...))
+		}
+		formats = nil
 	}
-	if len(n.config.Direct) > 0 {
-		all = append(all, n.direct)
+	for _, source := range n.config.Sources {
+		if source != sourceHub {
+			formats = append(formats, source)
+			continue
+		}
+		addFormats()
+		if len(n.config.Hubs) > 0 {
+			all = append(all, resolver.NewHub(n.hubs))
+		}
 	}
+	addFormats()
 	return all
 }

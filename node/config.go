@@ -15,6 +15,7 @@ import (
 	"lighter/format/index"
 	"lighter/node/completion"
 	"lighter/node/control"
+	"lighter/node/direct"
 	"lighter/node/front/containerd/blobs"
 	"lighter/node/mount"
 	"lighter/registries"
@@ -65,7 +66,9 @@ type Config struct {
 	LogLevel  string `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Format of the log: text or json."`
 
-	Direct []string `toml:"direct" comment:"Patterns of repositories whose images start straight from their registry, without a hub, if their layers have tables of contents (eStargz, zstd:chunked) or the image has a SOCI index. [\"reg.example.org/physics/**\"], for example. Hubs are asked first. The node cannot see whether a table lists the files of its layer. So whoever may push to these repositories can put files into every image on this machine that has a layer with the same diffID. Name only repositories that you trust as much as the hubs. Empty: none."`
+	Direct []string `toml:"direct" comment:"Patterns of repositories whose images start straight from their registry, without a hub, if their layers have tables of contents (eStargz, zstd:chunked) or the image has a SOCI index. [\"reg.example.org/physics/**\"], for example. The node cannot see whether a table lists the files of its layer. So whoever may push to these repositories can put files into every image on this machine that has a layer with the same diffID. Name only repositories that you trust as much as the hubs. Empty: none."`
+
+	Sources []string `toml:"sources" comment:"Who is asked whether an image can start lazily, in this order, until one knows it. hub: the hubs. tables: tables of contents in the image's layers (eStargz, zstd:chunked). soci: a SOCI index. All but hub are for the repositories in direct. A source that is not in the list is not asked. An image that none knows is pulled as usual."`
 
 	Complete         bool          `toml:"complete" comment:"Fetch the rest of running images in the background. The fetch pauses while the cache would have to evict chunks for it."`
 	CompleteRate     bytesize.Size `toml:"complete_rate" comment:"Limit of this background fetch, in compressed bytes a second: 10MiB. 0: no limit. Reads of containers go first in any case."`
@@ -106,6 +109,7 @@ func DefaultConfig() Config {
 		CompleteSchedule: []string{},
 		Blobs:            []string{},
 		Direct:           []string{},
+		Sources:          append([]string{sourceHub}, direct.Formats()...),
 	}
 }
 
@@ -281,7 +285,36 @@ func (c *Config) checkDirect() error {
 		return errors.New("direct is set, and trust is chain: a pull from any repository would get the direct " +
 			"images; set trust to image or auto")
 	}
+	if err := c.checkSources(); err != nil {
+		return err
+	}
 	return registries.Check(c.Registries)
+}
+
+// sourceHub is the word for the hubs in sources. The other words are those of direct.Formats.
+const sourceHub = "hub"
+
+// checkSources returns an error if the sources are not known, or if the node has none of them.
+func (c *Config) checkSources() error {
+	known := append([]string{sourceHub}, direct.Formats()...)
+	usable := false
+	for i, source := range c.Sources {
+		switch {
+		case !slices.Contains(known, source):
+			return fmt.Errorf("sources: %q is not one of %s", source, strings.Join(known, ", "))
+		case slices.Contains(c.Sources[:i], source):
+			return fmt.Errorf("sources: %s is in the list twice", source)
+		case source == sourceHub:
+			usable = usable || len(c.Hubs) > 0
+		default:
+			usable = usable || len(c.Direct) > 0
+		}
+	}
+	if !usable {
+		return fmt.Errorf("sources: none of %q is there: hub needs hubs, and all others need repositories in direct",
+			c.Sources)
+	}
+	return nil
 }
 
 // within reports whether one of two directories is in the other.

@@ -38,3 +38,28 @@ func TestSocketPathsTooLong(t *testing.T) {
 		}
 	}
 }
+
+// The sources are known words, each once, and the node has at least one of them.
+func TestSources(t *testing.T) {
+	hub, direct := []string{"http://127.0.0.1:7070"}, []string{"registry.test/**"}
+	for _, c := range []struct {
+		sources, hubs, direct []string
+		want                  string // in the error; empty: there is none
+	}{
+		{[]string{"hub", "tables", "soci"}, hub, nil, ""},
+		{[]string{"soci", "hub", "tables"}, hub, direct, ""},
+		{[]string{"tables"}, hub, direct, ""},
+		{[]string{"hub", "stargz"}, hub, nil, `"stargz" is not one of hub, `},
+		{[]string{"hub", "tables", "hub"}, hub, nil, "hub is in the list twice"},
+		{nil, hub, direct, "none of [] is there"},
+		{[]string{"hub"}, nil, direct, `none of ["hub"] is there: hub needs hubs`},
+		{[]string{"tables", "soci"}, hub, nil, "all others need repositories in direct"},
+	} {
+		config := DefaultConfig()
+		config.Sources, config.Hubs, config.Direct = c.sources, c.hubs, c.direct
+		if err := config.Check(); c.want == "" && err != nil ||
+			c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("sources %q, hubs %q, direct %q: error %v, want %q", c.sources, c.hubs, c.direct, err, c.want)
+		}
+	}
+}

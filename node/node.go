@@ -413,7 +413,7 @@ func (n *Node) openReport(noMonitor error) {
 		fixed.ImageStore = &report.ImageStore{Status: imagestore.Status{Dir: c.ImageStore, Failed: n.noStore.Error()}}
 	}
 	n.report = &report.Reporter{
-		Fixed: fixed, Hubs: n.hubs, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts,
+		Fixed: fixed, Hubs: n.hubs, Direct: n.direct, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts,
 		Snapshots: n.snapshotters(), Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder,
 		Traces: n.traces, Held: n.held,
 		Devices: n.devices, Binds: n.binds, Directory: n.directory, ImageStore: n.store, StoreTrees: n.storeTrees,

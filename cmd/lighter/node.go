@@ -102,6 +102,9 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringSliceVar(&config.Direct, "direct", config.Direct,
 		"trust the tables of contents of images in these repositories, and start such images from their "+
 			"registry (`PATTERNS`: reg.example.org/physics/*; may be repeated)")
+	f.StringSliceVar(&config.Sources, "sources", config.Sources,
+		"the sources of images that start lazily, in the order in which they are asked "+
+			"(`SOURCES`: hub, tables, soci)")
 	f.TextVar(&config.ImageStoreRefresh, "image-store-refresh", config.ImageStoreRefresh,
 		"look for new images for this store after this `DELAY` (1m)")
 	f.TextVar(&config.FreeLow, "disk-free-low", config.FreeLow,

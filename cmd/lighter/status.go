@@ -40,7 +40,9 @@ reads a local device, without the node). FAULTS counts the kernel's reads, READ 
 bytes, and MISSED those bytes that were not cached. WAITED is the total waiting time of
 readers, and 99 of 100 answers took at most P99. Received bytes are compressed, and some
 of them were prefetched. Bytes that several images share count for the image that needed
-them first. An image that is not lazy was unpacked as usual; WHY gives the reason.`,
+them first. SOURCE is where an image comes from: hub, tables (tables of contents in its
+layers), soci (a SOCI index), or pull: it was unpacked as usual. WHY gives the reason, and
+what the sources said that were asked before.`,
 		Example: `  lighter status
   lighter status physics/root:6.32
   lighter status --json | jq '.images[] | select(.lazy | not)'`,
@@ -94,8 +96,8 @@ func printStatus(s report.Status) error {
 func printTables(s report.Status) error {
 	return errors.Join(
 		section("MOUNTED\tMODE\tFILES\tSIZE\tFAULTS\tREAD\tMISSED\tWAITED\tP99\tCHAINS", s.Mounts, mountRow),
-		section("IMAGE\tCHAIN\tSTATE\tWHY", s.Images, func(i report.ImageStatus) []any {
-			return []any{cmp.Or(i.Image, "-"), short(i.Chain), laziness(i), i.Why}
+		section("IMAGE\tCHAIN\tSTATE\tSOURCE\tWHY", s.Images, func(i report.ImageStatus) []any {
+			return []any{cmp.Or(i.Image, "-"), short(i.Chain), laziness(i), cmp.Or(i.Source.Source, "-"), i.Why}
 		}),
 		section("MOUNTED AT\tIMAGE\tCHAIN\tSTATE", s.Binds, func(b binds.Bind) []any {
 			state := "mounted"
@@ -293,6 +295,7 @@ func (rows *details) addIf(key, value string) {
 func printImage(d report.ImageDetail) error {
 	rows := &details{}
 	rows.add(laziness(d.ImageStatus), d.Why)
+	rows.addIf("source", strings.TrimSpace(d.Source.Source+" "+d.From))
 	rows.add("chain", d.Chain)
 	if !d.Tree.IsZero() {
 		rows.add("tree", d.Tree.String())
@@ -335,7 +338,7 @@ func printImage(d report.ImageDetail) error {
 func (rows *details) addMount(m report.MountStatus) {
 	d := m.Device
 	rows.add("mounted", fmt.Sprintf("%s (%d files, %s, mode %s)", m.Dir, m.Files, size(m.Bytes), modeOf(m)))
-	faults := fmt.Sprintf("%d, of which %d waited for a hub and %d failed", d.Faults, d.Waited.Fetched, d.Failed)
+	faults := fmt.Sprintf("%d, of which %d waited for the network and %d failed", d.Faults, d.Waited.Fetched, d.Failed)
 	if d.Refused > 0 {
 		faults += fmt.Sprintf(", %d of them because too many were waiting", d.Refused)
 	}

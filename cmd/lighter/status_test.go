@@ -38,9 +38,10 @@ func someStatus() report.Status {
 				Received: map[string]int64{"https://two.test": 1 << 20, "https://one.test": 3 << 20}}},
 			Chains: []string{chain}, Files: 5500, Bytes: 190 << 20}},
 		Images: []report.ImageStatus{{Chain: chain, Image: "registry.test/tools/python:3.13", Tree: tree, Lazy: true,
-			Why: "its tree was fetched"},
+			Source: report.Source{Source: "tables", From: "registry.test/tools/python"},
+			Why:    "its tree comes from the tables of contents in registry.test/tools/python"},
 			{Chain: "sha256:" + strings.Repeat("cd", 32), Image: "registry.test/other:1",
-				Why: "the hub does not know it"}},
+				Source: report.Source{Source: report.SourcePull}, Why: "the hub does not know it"}},
 		Binds: []binds.Bind{{Dir: "/mnt", Name: "tools:1", Chain: chain},
 			{Dir: "/gone", Name: "x:1", Chain: chain, Lost: "no tree"}},
 		Directory: &directory.Status{Dir: "/lighter", Names: 17, Images: []directory.ImageStatus{
@@ -69,7 +70,7 @@ func TestPrintStatus(t *testing.T) {
 		"keeper was killed", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
 		"1.0 GiB pinned, 2.0 GiB evicted", "4.0 GiB of it are not loaded yet", "left 6 reads",
 		"returned 3 damaged chunks, failed to read 2 and to write 1", "cache off: its disk refuses writes",
-		"/gone", "not mounted again: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE",
+		"/gone", "not mounted again: no tree", "not lazy   pull     the hub does not know it", "/mnt", "BROKEN TREE",
 		"in containerd (moby, default): 11 not fetched, 2 fetched since the start (3.0 MiB), 4 failures",
 		"no hub has: 1", "layer sha256:ab: no such image", "layers of new images: containerd does not answer",
 		"its map is cut off", "directory of images /lighter: 17 images", "IN DIRECTORY",
@@ -96,7 +97,8 @@ func TestPrintImage(t *testing.T) {
 		}
 	})
 	want := `registry.test/tools/python:3.13
-lazy         its tree was fetched
+lazy         its tree comes from the tables of contents in registry.test/tools/python
+source       tables registry.test/tools/python
 chain        sha256:` + strings.Repeat("ab", 32) + `
 tree         ` + s.Images[0].Tree.String() + `
 cached       3.0 MiB of 150 MiB (4 of 100 chunks)
@@ -107,7 +109,7 @@ cache off    its disk is gone
 broken       its map is cut off
 refused      its statement: it is not signed by a pinned key: put the former key back
 mounted      /var/lib/lighter/mounts/x (5500 files, 190 MiB, mode local)
-faults       203, of which 21 waited for a hub and 3 failed, 2 of them because too many were waiting
+faults       203, of which 21 waited for the network and 3 failed, 2 of them because too many were waiting
 read         8.0 MiB: 6.0 MiB from the cache, 2.0 MiB fetched
 received     3.0 MiB from https://one.test
              1.0 MiB from https://two.test

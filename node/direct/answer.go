@@ -168,7 +168,10 @@ func (m *answerer) Tree(ctx context.Context, chain string) (*index.Statement, er
 		return n > 0 && n == len(im.DiffIDs) && m.has(im)
 	})
 	if !found { // of an image with layers above
-		tree, im, found = m.kept.find(func(im *image) bool { n = layersOf(im.DiffIDs, chain); return n > 0 && m.has(im) })
+		tree, im, found = m.kept.find(func(im *image) bool {
+			n = layersOf(im.DiffIDs, chain)
+			return n > 0 && m.has(im)
+		})
 	}
 	if !found {
 		return nil, errChain

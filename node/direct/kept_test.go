@@ -60,8 +60,9 @@ func keep(t *testing.T, m *Images, name string) (tree, pack chunk.ID) {
 		t.Fatal(err)
 	}
 	layerDigest := digest.NewDigestFromEncoded(digest.SHA256, pack.String())
-	im := image{Places: []place{{Repository: "registry.test/a", Manifest: digest.FromString(name)}}, DiffIDs: []digest.Digest{layerDigest},
-		Layers: []v1.Descriptor{{Digest: layerDigest, Size: 100}}, Format: "tables"}
+	im := image{Places: []place{{Repository: "registry.test/a", Manifest: digest.FromString(name)}},
+		DiffIDs: []digest.Digest{layerDigest},
+		Layers:  []v1.Descriptor{{Digest: layerDigest, Size: 100}}, Format: "tables"}
 	text, err := json.Marshal(im)
 	if err != nil {
 		t.Fatal(err)

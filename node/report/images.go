@@ -153,7 +153,7 @@ func (s *Status) images() []ImageStatus {
 		image := ImageStatus{Chain: b.Chain, Image: b.Name, Lazy: true, Why: "it is mounted without containerd"}
 		for _, m := range s.Mounts {
 			if slices.Contains(m.Chains, b.Chain) {
-				image.Tree = m.Tree
+				image.Tree, image.Source = m.Tree, m.Source
 			}
 		}
 		all = append(all, image)

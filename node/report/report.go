@@ -16,6 +16,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/node/binds"
 	"lighter/node/completion"
+	"lighter/node/direct"
 	"lighter/node/directory"
 	"lighter/node/front/containerd"
 	"lighter/node/front/containerd/blobs"
@@ -99,10 +100,22 @@ type Lost struct {
 // MountStatus is a mounted tree.
 type MountStatus struct {
 	mount.Mounted
+	Source
 	Chains []string `json:"chains"`
 	Files  int64    `json:"files"`
 	Bytes  int64    `json:"bytes"` // bytes of its files
 }
+
+// Source says where an image comes from.
+type Source struct {
+	// Source is one of the words of the node's configuration (sources), or pull: the image was
+	// pulled as usual. Empty: that is not known, because its tree is not on this machine.
+	Source string `json:"source,omitempty"`
+	From   string `json:"from,omitempty"` // the hubs' URLs, or the repository
+}
+
+// SourcePull is the Source of images that were pulled as usual.
+const SourcePull = "pull"
 
 // ImageStatus is a pulled image whose top layer has a snapshot. If other layers are above this
 // layer, the image is listed only if containerd has named it, or if its tree is on this machine.
@@ -111,13 +124,15 @@ type ImageStatus struct {
 	Image string   `json:"image,omitempty"` // its reference, if containerd has named it
 	Tree  chunk.ID `json:"tree,omitzero"`   // its tree, if the tree is on this machine
 	Lazy  bool     `json:"lazy"`
-	Why   string   `json:"why"` // why it is lazy, or why it is not
+	Source
+	Why string `json:"why"` // why it is lazy, and why sources that were asked before did not have it; or why it is not
 }
 
 // Reporter reports the state of a node. Its fields are the node's parts, and do not change.
 type Reporter struct {
 	Fixed      Status // fields that do not change while the node runs
 	Hubs       *origin.Failover
+	Direct     *direct.Images
 	Keys       *resolver.Keys
 	Chains     *resolver.Resolver
 	Trees      *trees.Store
@@ -165,7 +180,7 @@ func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	}
 	for _, layer := range layers {
 		if tree := cached[layer.Chain]; layer.Top || !tree.IsZero() {
-			s.Images = append(s.Images, imageOf(layer, tree))
+			s.Images = append(s.Images, r.imageOf(layer, tree))
 		}
 	}
 	return s, nil
@@ -192,8 +207,8 @@ func (r *Reporter) addTrees(ctx context.Context, s *Status, cached map[string]ch
 		slices.Sort(of)
 	}
 	for _, m := range r.Mounts.Mounted() {
-		s.Mounts = append(s.Mounts, MountStatus{Mounted: m, Chains: chains[m.Tree], Files: m.Header.Files,
-			Bytes: m.Header.Bytes})
+		s.Mounts = append(s.Mounts, MountStatus{Mounted: m, Source: r.sourceOf(m.Tree), Chains: chains[m.Tree],
+			Files: m.Header.Files, Bytes: m.Header.Bytes})
 	}
 	lost := r.Trees.Lost()
 	for _, tree := range r.Held.Gone() {
@@ -214,9 +229,23 @@ var errGone = errors.New("no hub has it any more: its image was removed from the
 	"and chunks that are not cached on this machine are lost " +
 	"(a hub keeps the trees that a node has reported until keep_held_days after the node's last report)")
 
+// sourceOf returns where a tree on this machine comes from.
+func (r *Reporter) sourceOf(tree chunk.ID) Source {
+	if word, repository := r.Direct.Made(tree); repository != "" {
+		return Source{word, repository}
+	}
+	return Source{"hub", r.Hubs.URL()}
+}
+
 // imageOf returns the image whose top layer is layer.
-func imageOf(layer containerd.Layer, tree chunk.ID) ImageStatus {
+func (r *Reporter) imageOf(layer containerd.Layer, tree chunk.ID) ImageStatus {
 	i := ImageStatus{Chain: layer.Chain, Image: layer.Image, Tree: tree, Lazy: layer.Lazy, Why: layer.Why}
+	switch {
+	case !layer.Lazy:
+		i.Source.Source = SourcePull
+	case !tree.IsZero():
+		i.Source = r.sourceOf(tree)
+	}
 	switch {
 	case i.Why != "":
 	case !layer.Lazy:

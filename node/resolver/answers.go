@@ -110,7 +110,8 @@ func (a *answers) askAndRemember(q Request) {
 	}
 }
 
-// remembered returns the facts about a request's chain that are remembered and still count, or none.
+// remembered returns the facts about a request's chain that are remembered and still count, or
+// none.
 func (a *answers) remembered(q Request) facts {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -138,8 +138,8 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	return why, err
 }
 
-// whyCached says where the tree of a cached chain comes from, as far as this pull or one of the last
-// minute has asked. The tree of an earlier pull stays, also if another source answers now.
+// whyCached says where the tree of a cached chain comes from, if a pull has asked in the last
+// minute. The tree of an earlier pull stays, also if another source answers now.
 func (r *Resolver) whyCached(q Request) string {
 	f := r.answers.remembered(r.withTrust(q))
 	switch {

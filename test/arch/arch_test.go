@@ -181,7 +181,7 @@ node/platform: wire
 node/prefetch: format/chunk format/index node/device sleep | format/tree store
 node/preheat: format/chunk node/binds node/completion | wire
 node/record: format/chunk format/trace node/device sleep
-node/report: durable format/chunk node/binds node/completion node/directory node/front/containerd
+node/report: durable format/chunk node/binds node/completion node/direct node/directory node/front/containerd
 	node/front/containerd/blobs node/held node/imagestore node/mount node/prefetch node/record node/resolver
 	node/takeover node/trees store store/disk store/origin | node/device
 node/resolver: durable format/chunk format/index node/flight sleep store/origin wire | wire/client

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"lighter/format/chunk"
+	"lighter/format/index"
 	"lighter/node/direct"
 	"lighter/node/resolver"
 	"lighter/registries"
@@ -12,7 +13,13 @@ import (
 // openDirect opens the images that start without a hub. If that fails, the node runs without them:
 // containers of other images must not wait for it.
 func (n *Node) openDirect() {
-	config := direct.Config{Root: n.config.Root, Tables: n.config.Direct, Leftovers: n.leftovers, Log: n.log}
+	config := direct.Config{Root: n.config.Root, Tables: n.config.Direct, Chains: n.config.AttachedFrom,
+		Leftovers: n.leftovers, Log: n.log}
+	for _, key := range n.config.AttachedKeys {
+		if parsed, err := index.ParseKey(key); err == nil { // Check has parsed them
+			config.Keys = append(config.Keys, parsed)
+		}
+	}
 	all, err := registries.New(n.config.Registries, n.log, nil)
 	if err == nil {
 		n.closers = append(n.closers, all.Close)
@@ -49,7 +56,7 @@ func (n *Node) hubTrees() ([]chunk.ID, error) {
 func (n *Node) answerers() (all []resolver.Answerer) {
 	var formats []string
 	addFormats := func() {
-		if len(formats) > 0 && len(n.config.Direct) > 0 {
+		if len(formats) > 0 && n.config.readsRegistries() {
 			all = append(all, n.direct.Answerer(formats...))
 		}
 		formats = nil

@@ -22,6 +22,7 @@ import (
 	"lighter/socket"
 	"lighter/store/disk"
 	"lighter/store/origin"
+	"lighter/store/repository"
 	"lighter/wire"
 	"lighter/wire/client"
 	"lighter/wire/pattern"
@@ -68,7 +69,10 @@ type Config struct {
 
 	Direct []string `toml:"direct" comment:"Patterns of repositories whose images start straight from their registry, without a hub, if their layers have tables of contents (eStargz, zstd:chunked) or the image has a SOCI index. [\"reg.example.org/physics/**\"], for example. The node cannot see whether a table lists the files of its layer. So whoever may push to these repositories can put files into every image on this machine that has a layer with the same diffID. Name only repositories that you trust as much as the hubs. Empty: none."`
 
-	Sources []string `toml:"sources" comment:"Who is asked whether an image can start lazily, in this order, until one knows it. hub: the hubs. tables: tables of contents in the image's layers (eStargz, zstd:chunked). soci: a SOCI index. All but hub are for the repositories in direct. A source that is not in the list is not asked. An image that none knows is pulled as usual."`
+	Sources []string `toml:"sources" comment:"Who is asked whether an image can start lazily, in this order, until one knows it. hub: the hubs. attached: an index that lighter attach has attached to the image (attached_keys). tables: tables of contents in the image's layers (eStargz, zstd:chunked). soci: a SOCI index. tables and soci are for the repositories in direct. A source that is not in the list is not asked. An image that none knows is pulled as usual."`
+
+	AttachedKeys []string `toml:"attached_keys" comment:"Public keys (ed25519:...) of attached indexes: lighter attach prints its key. Images of any registry that have an index of such a key start without a hub. The key of a hub in hub_keys does not count here unless it is in this list, too. Empty: attached indexes are not looked for."`
+	AttachedFrom []string `toml:"attached_from" comment:"Repositories with indexes for images of other repositories (lighter attach --to): [\"reg.example.org/indexes\"]. They are asked after the image's own repository."`
 
 	Complete         bool          `toml:"complete" comment:"Fetch the rest of running images in the background. The fetch pauses while the cache would have to evict chunks for it."`
 	CompleteRate     bytesize.Size `toml:"complete_rate" comment:"Limit of this background fetch, in compressed bytes a second: 10MiB. 0: no limit. Reads of containers go first in any case."`
@@ -109,6 +113,8 @@ func DefaultConfig() Config {
 		CompleteSchedule: []string{},
 		Blobs:            []string{},
 		Direct:           []string{},
+		AttachedKeys:     []string{},
+		AttachedFrom:     []string{},
 		Sources:          append([]string{sourceHub}, direct.Formats()...),
 	}
 }
@@ -118,8 +124,8 @@ func (c *Config) Check() error {
 	switch {
 	case !filepath.IsAbs(c.Root):
 		return fmt.Errorf("root %q is not an absolute path", c.Root)
-	case len(c.Hubs) == 0 && len(c.Direct) == 0:
-		return errors.New("hubs is empty: name at least one hub, or repositories in direct")
+	case len(c.Hubs) == 0 && !c.readsRegistries():
+		return errors.New("hubs is empty: name at least one hub, or repositories in direct, or attached_keys")
 	case c.CacheSize < disk.MinLimit:
 		return fmt.Errorf("cache_size %s is too small: the least is %s", c.CacheSize, bytesize.Size(disk.MinLimit))
 	case c.PrefetchMax < 0:
@@ -281,15 +287,31 @@ func (c *Config) checkDirect() error {
 			return fmt.Errorf("direct: %w", err)
 		}
 	}
-	if len(c.Direct) > 0 && c.Trust == TrustChain {
-		return errors.New("direct is set, and trust is chain: a pull from any repository would get the direct " +
-			"images; set trust to image or auto")
+	for _, key := range c.AttachedKeys {
+		if _, err := index.ParseKey(key); err != nil {
+			return fmt.Errorf("attached_keys: %w", err)
+		}
+	}
+	for _, in := range c.AttachedFrom {
+		if err := repository.CheckName(in); err != nil {
+			return fmt.Errorf("attached_from: %w", err)
+		}
+	}
+	if len(c.AttachedFrom) > 0 && len(c.AttachedKeys) == 0 {
+		return errors.New("attached_from is set, and attached_keys is empty: no index would be believed")
+	}
+	if c.readsRegistries() && c.Trust == TrustChain {
+		return errors.New("direct or attached_keys is set, and trust is chain: a pull from any repository would get " +
+			"the direct images; set trust to image or auto")
 	}
 	if err := c.checkSources(); err != nil {
 		return err
 	}
 	return registries.Check(c.Registries)
 }
+
+// readsRegistries reports whether images may start from their registry, without a hub.
+func (c *Config) readsRegistries() bool { return len(c.Direct) > 0 || len(c.AttachedKeys) > 0 }
 
 // sourceHub is the word for the hubs in sources. The other words are those of direct.Formats.
 const sourceHub = "hub"
@@ -307,12 +329,12 @@ func (c *Config) checkSources() error {
 		case source == sourceHub:
 			usable = usable || len(c.Hubs) > 0
 		default:
-			usable = usable || len(c.Direct) > 0
+			usable = usable || c.readsRegistries()
 		}
 	}
 	if !usable {
-		return fmt.Errorf("sources: none of %q is there: hub needs hubs, and all others need repositories in direct",
-			c.Sources)
+		return fmt.Errorf("sources: none of %q is there: hub needs hubs, attached needs attached_keys, and the others "+
+			"need repositories in direct", c.Sources)
 	}
 	return nil
 }

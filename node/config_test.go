@@ -53,7 +53,7 @@ func TestSources(t *testing.T) {
 		{[]string{"hub", "tables", "hub"}, hub, nil, "hub is in the list twice"},
 		{nil, hub, direct, "none of [] is there"},
 		{[]string{"hub"}, nil, direct, `none of ["hub"] is there: hub needs hubs`},
-		{[]string{"tables", "soci"}, hub, nil, "all others need repositories in direct"},
+		{[]string{"tables", "soci"}, hub, nil, "the others need repositories in direct"},
 	} {
 		config := DefaultConfig()
 		config.Sources, config.Hubs, config.Direct = c.sources, c.hubs, c.direct

@@ -26,8 +26,8 @@ func (c *Config) trust(hubs *origin.Failover) report.Trust {
 	switch remote := hubs.Remote(); {
 	case c.Trust != TrustAuto:
 		return report.Trust{Trust: c.Trust, Why: "as configured"}
-	case len(c.Direct) > 0:
-		return report.Trust{Trust: TrustImage, Why: "direct is set: registries decide who may pull"}
+	case c.readsRegistries():
+		return report.Trust{Trust: TrustImage, Why: "direct or attached_keys is set: registries decide who may pull"}
 	case len(remote) == 0:
 		return report.Trust{Trust: TrustChain, Why: "every hub is on this machine"}
 	default:

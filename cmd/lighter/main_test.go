@@ -180,7 +180,8 @@ func TestTablesAreAddedToAPrintedConfiguration(t *testing.T) {
 // flag of another name, or with none.
 func TestKeysHaveFlags(t *testing.T) {
 	others := map[string]string{
-		"hubs": "hub", "hub_keys": "hub-key", "registry_hosts": "registry-host", "registry": "",
+		"hubs": "hub", "hub_keys": "hub-key", "attached_keys": "attached-key",
+		"registry_hosts": "registry-host", "registry": "",
 		"bucket": "", "catalog": "", "platforms": "", "proxies": "", "names": "", "limits": "", "layer_bytes": "",
 		"entries": "", "image_minutes": "", "every_minutes": "", "delay_minutes": "", "keep_minutes": "",
 		"retention": "", "quota": "", "retention_max_percent": "", "hub domain": "",

@@ -104,7 +104,11 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 			"registry (`PATTERNS`: reg.example.org/physics/*; may be repeated)")
 	f.StringSliceVar(&config.Sources, "sources", config.Sources,
 		"the sources of images that start lazily, in the order in which they are asked "+
-			"(`SOURCES`: hub, tables, soci)")
+			"(`SOURCES`: hub, attached, tables, soci)")
+	f.StringSliceVar(&config.AttachedKeys, "attached-key", config.AttachedKeys,
+		"start images that have an attached index of this `KEY` (ed25519:..., may be repeated) from their registry")
+	f.StringSliceVar(&config.AttachedFrom, "attached-from", config.AttachedFrom,
+		"look for such indexes in this repository, too (`HOST/REPO`, may be repeated)")
 	f.TextVar(&config.ImageStoreRefresh, "image-store-refresh", config.ImageStoreRefresh,
 		"look for new images for this store after this `DELAY` (1m)")
 	f.TextVar(&config.FreeLow, "disk-free-low", config.FreeLow,

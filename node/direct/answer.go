@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -57,6 +58,22 @@ func formatOf(word string) *format {
 	return &formats[i]
 }
 
+// counting returns the formats that count for a repository.
+func (m *answerer) counting(repository string) (some []format, err error) {
+	var missing []string
+	for _, f := range m.formats {
+		if err := f.counts(m.Images, repository); err == nil {
+			some = append(some, f)
+		} else if !slices.Contains(missing, err.Error()) {
+			missing = append(missing, err.Error())
+		}
+	}
+	if len(some) == 0 {
+		return nil, notDirect{errors.New(strings.Join(missing, "; "))}
+	}
+	return some, nil
+}
+
 // has reports whether an image that was made here has one of the formats.
 func (m *answerer) has(im *image) bool {
 	return slices.ContainsFunc(m.formats, func(f format) bool { return f.word == im.Format })
@@ -92,14 +109,16 @@ func (m *answerer) Answer(ctx context.Context, q resolver.Request) (*resolver.An
 	switch {
 	case q.Pulled == "" || name == "":
 		return nil, errUnnamed
-	case !m.trusts(name):
-		return nil, notDirect{fmt.Errorf("%s is not one of the repositories whose tables count (direct)", name)}
+	}
+	formats, err := m.counting(name)
+	if err != nil {
+		return nil, err
 	}
 	// Pulls of the same image share one call, which does not end with the first of them.
 	key := fmt.Sprint(q.Pulled, " ", name, m.words)
 	answer, err := share(ctx, m.Images, key, func(ctx context.Context) (*resolver.Answer, error) {
 		began := time.Now()
-		answer, err := m.answer(ctx, place{Repository: name, Manifest: digest.Digest(q.Pulled)})
+		answer, err := m.answer(ctx, place{Repository: name, Manifest: digest.Digest(q.Pulled)}, formats)
 		if err != nil {
 			m.config.Log.Info("an image does not start from its registry", "image", q.Reference, "err", err)
 			return nil, err
@@ -224,12 +243,15 @@ func (m *Images) makeLower(ctx context.Context, of image, n int) (tree chunk.ID,
 func (m *answerer) Soon(context.Context, string) (*wire.Soon, error) { return nil, errChain }
 
 // answer returns the statements about an image.
-func (m *answerer) answer(ctx context.Context, p place) (*resolver.Answer, error) {
+func (m *answerer) answer(ctx context.Context, p place, formats []format) (*resolver.Answer, error) {
 	from, err := m.open(p.Repository)
 	if err != nil {
 		return nil, err
 	}
-	isIt := func(im *image) bool { return slices.Contains(im.Places, p) && m.has(im) }
+	isIt := func(im *image) bool {
+		return slices.Contains(im.Places, p) &&
+			slices.ContainsFunc(formats, func(f format) bool { return f.word == im.Format })
+	}
 	if tree, im, found := m.kept.find(isIt); found {
 		if err := from.Check(ctx, p.Manifest); err != nil {
 			return nil, err
@@ -240,7 +262,7 @@ func (m *answerer) answer(ctx context.Context, p place) (*resolver.Answer, error
 	if err != nil {
 		return nil, err
 	}
-	tree, err := m.make(ctx, from, im, m.formats)
+	tree, err := m.make(ctx, from, im, formats)
 	if err != nil {
 		return nil, err
 	}

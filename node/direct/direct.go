@@ -42,7 +42,11 @@ type Config struct {
 	Root string // the node's
 	// Tables are patterns (package pattern) of the repositories whose tables of contents are
 	// believed: HOST[:PORT]/PATH. Without any, no image is answered.
-	Tables     []string
+	Tables []string
+	// Keys are the public keys whose attached indexes are believed, in any repository. Chains are
+	// repositories, HOST[:PORT]/PATH, in which such indexes have a tag for their chain.
+	Keys       []ed25519.PublicKey
+	Chains     []string
 	Registries *registries.Registries
 	Leftovers  *durable.Leftovers
 	Log        *slog.Logger
@@ -127,9 +131,12 @@ func (m *Images) Run(ctx context.Context, list func() ([]chunk.ID, error)) {
 // Has reports whether a tree was made here.
 func (m *Images) Has(tree chunk.ID) bool { return m.kept.has(tree) }
 
-// trusts reports whether the tables of a repository are believed.
-func (m *Images) trusts(repository string) bool {
-	return slices.ContainsFunc(m.config.Tables, func(p string) bool { return pattern.Match(p, repository) })
+// trusts is format.counts of tables that nothing but their repository vouches for.
+func (m *Images) trusts(repository string) error {
+	if slices.ContainsFunc(m.config.Tables, func(p string) bool { return pattern.Match(p, repository) }) {
+		return nil
+	}
+	return fmt.Errorf("%s is not one of the repositories whose tables count (direct)", repository)
 }
 
 // open opens a repository, with the login that the node has for it.

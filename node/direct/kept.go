@@ -16,8 +16,11 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/durable"
+	"lighter/format/attached"
 	"lighter/format/chunk"
 	"lighter/format/layer"
+	"lighter/format/pack"
+	"lighter/store"
 )
 
 const (
@@ -36,6 +39,8 @@ type image struct {
 	DiffIDs []digest.Digest `json:"diffIDs"` // of the layers
 	Layers  []v1.Descriptor `json:"layers"`  // the lowest first
 	Format  string          `json:"format"`  // the word of the format that the tables had
+	Packs   []attached.Pack `json:"packs,omitempty"`
+	PacksIn string          `json:"packsIn,omitempty"` // the repository of the startup packs
 }
 
 // place is an image in a registry.
@@ -60,15 +65,17 @@ type kept struct {
 
 type keptTree struct {
 	image
-	layers []*keptLayer
+	layers []*keptLayer // and startup packs
 	made   time.Time
+	places func() ([]layer.Places, error) // of the layers
 }
 
-// keptLayer is a layer of one tree.
+// keptLayer is a layer of one tree, or a startup pack.
 type keptLayer struct {
 	of         *keptTree
 	descriptor v1.Descriptor
 	pack       chunk.ID
+	startup    *attached.Pack // nil: a layer, which has the following
 	file       *os.File
 	table      *layer.Table
 }
@@ -106,6 +113,7 @@ func (k *kept) path(tree chunk.ID, name string) string {
 // open opens the tree in its directory.
 func (k *kept) open(id chunk.ID) error {
 	t := &keptTree{made: time.Now()}
+	t.places = sync.OnceValues(t.readPlaces)
 	b, err := os.ReadFile(k.path(id, "image"))
 	if err == nil && len(b) > maxImageFile {
 		err = errors.New("the file is too long")
@@ -125,6 +133,14 @@ func (k *kept) open(id chunk.ID) error {
 			l.of = t
 			t.layers = append(t.layers, l)
 		}
+	}
+	for i := range t.Packs {
+		if err != nil {
+			break
+		}
+		l := &keptLayer{of: t, descriptor: t.Packs[i].Blob, startup: &t.Packs[i]}
+		l.pack, err = packOf(l.descriptor)
+		t.layers = append(t.layers, l)
 	}
 	if err != nil {
 		t.close()
@@ -176,7 +192,9 @@ func packOf(d v1.Descriptor) (chunk.ID, error) {
 
 func (t *keptTree) close() {
 	for _, l := range t.layers {
-		l.file.Close() // was only read
+		if l.file != nil {
+			l.file.Close() // was only read
+		}
 	}
 }
 
@@ -263,11 +281,31 @@ func (k *kept) find(is func(im *image) bool) (tree chunk.ID, im image, found boo
 	return chunk.ID{}, image{}, false
 }
 
-// places returns where a layer can be read.
-func (k *kept) places(l *keptLayer) []place {
+// repositories returns where a layer or a startup pack can be read.
+func (k *kept) repositories(l *keptLayer) (all []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return l.of.Places
+	if l.startup != nil {
+		return []string{l.of.PacksIn}
+	}
+	for _, p := range l.of.Places {
+		all = append(all, p.Repository)
+	}
+	return all
+}
+
+// unit returns where unit n of a layer or of a startup pack is in its blob, in bytes, and how it is
+// decoded. The error wraps chunk.ErrNotFound if there is no such unit.
+func (l *keptLayer) unit(n uint32) (offset, length int64, decode func([]byte) (store.Batch, error), err error) {
+	if l.startup != nil {
+		offset, length, err = l.startup.Unit(n)
+		return offset, length, func(b []byte) (store.Batch, error) { return pack.DecodeUnit(b) }, err
+	}
+	u, err := l.table.Unit(n)
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	return u.Offset, u.Stored, func(b []byte) (store.Batch, error) { return u.Decode(b) }, nil
 }
 
 // sweep removes the trees that are not in list, the trees on this machine.

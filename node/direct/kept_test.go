@@ -213,8 +213,9 @@ func TestPlaces(t *testing.T) {
 		}
 	}
 	for _, m := range []*Images{m, open(t, root)} {
-		if got := m.kept.places(m.kept.layersOf(pack)[0]); !slices.Equal(got, []place{first, second}) {
-			t.Errorf("places %v, want %v and %v", got, first, second)
+		got := m.kept.repositories(m.kept.layersOf(pack)[0])
+		if !slices.Equal(got, []string{first.Repository, second.Repository}) {
+			t.Errorf("repositories %v, want those of %v and %v", got, first, second)
 		}
 	}
 	diffIDs := []digest.Digest{digest.FromString("1"), digest.FromString("2"), digest.FromString("3")}

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"lighter/format/attached"
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/layer"
@@ -22,37 +23,32 @@ import (
 // limits bound the trees that are made.
 var limits = tree.Limits{Entries: 4_000_000, Bytes: 1 << 40}
 
-// format is a format that is that of all layers of an image. read returns a notDirect error if the
-// image does not have it.
+// format is a format that is that of all layers of an image.
 type format struct {
 	word string // that stands for it in configurations and in the file image
 	name string // for users
-	read func(ctx context.Context, from *repository.Repository, im *read) ([]*layer.Layer, error)
+	// counts says why the format does not count for a repository; nil: it counts.
+	counts func(m *Images, repository string) error
+	// make writes a tree's index, its locations and its layers' tables to an empty directory. The
+	// error is notDirect if the image does not have the format.
+	make func(ctx context.Context, m *Images, from *repository.Repository, im *read, dir string) (made, error)
+}
+
+// made is a tree that was made, or that was found to be made.
+type made struct {
+	tree    chunk.ID
+	packs   []attached.Pack // startup packs
+	packsIn string          // their repository
 }
 
 // formats are all formats, in the order in which they are looked for by default.
 var formats = []format{
-	{"tables", "tables of contents", readTables},
-	{"soci", "SOCI index", readSOCI},
+	{"attached", "attached index", (*Images).hasKeys, makeAttached},
+	{"tables", "tables of contents", (*Images).trusts, makeOf(readTables)},
+	{"soci", "SOCI index", (*Images).trusts, makeOf(readSOCI)},
 }
 
-// find reads the tables of an image's layers, in the first format that the image has.
-func find(ctx context.Context, from *repository.Repository, im *read, formats []format) ([]*layer.Layer, string, error) {
-	var missing []string
-	for _, f := range formats {
-		layers, err := f.read(ctx, from, im)
-		if err == nil {
-			return layers, f.word, nil
-		}
-		if !errors.As(err, new(notDirect)) {
-			return nil, "", fmt.Errorf("read the %s: %w", f.name, err)
-		}
-		missing = append(missing, fmt.Sprintf("no %s: %v", f.name, err))
-	}
-	return nil, "", notDirect{errors.New(strings.Join(missing, "; "))}
-}
-
-// make makes the tree of an image in one of the formats, and keeps it.
+// make makes the tree of an image, in the first of the formats that the image has, and keeps it.
 func (m *Images) make(
 	ctx context.Context, from *repository.Repository, im *read, formats []format,
 ) (id chunk.ID, err error) {
@@ -60,36 +56,66 @@ func (m *Images) make(
 		return id, err
 	}
 	defer m.making.Release(1)
-	layers, word, err := find(ctx, from, im, formats)
-	if err != nil {
-		return id, err
+	var missing []string
+	for _, f := range formats {
+		id, err := m.makeAs(ctx, from, im, f)
+		if err == nil {
+			return id, nil
+		}
+		if !errors.As(err, new(notDirect)) {
+			return id, fmt.Errorf("read the %s: %w", f.name, err)
+		}
+		missing = append(missing, fmt.Sprintf("no %s: %v", f.name, err))
 	}
-	var sources []tree.LayerSource
-	for _, l := range layers {
-		sources = append(sources, l.Source())
-	}
-	merged, err := tree.Apply(ctx, sources, limits)
-	if err != nil {
-		return id, notDirect{fmt.Errorf("merge the layers of manifest %s: %w", im.digest, err)}
-	}
+	return id, notDirect{errors.New(strings.Join(missing, "; "))}
+}
+
+// makeAs makes the tree of an image that has a format, and keeps it.
+func (m *Images) makeAs(
+	ctx context.Context, from *repository.Repository, im *read, f format,
+) (id chunk.ID, err error) {
 	fresh, err := os.MkdirTemp(m.kept.dir, newPrefix+"*")
 	if err != nil {
 		return id, err
 	}
 	defer os.RemoveAll(fresh)
-	if id, err = write(fresh, merged, layers); err != nil {
-		return id, fmt.Errorf("make the index of manifest %s: %w", im.digest, err)
+	made, err := f.make(ctx, m, from, im, fresh)
+	if err != nil {
+		return id, err
 	}
 	kept := image{Places: []place{{from.String(), im.digest, im.lower}}, DiffIDs: im.diffIDs, Layers: im.layers,
-		Format: word}
+		Format: f.word, Packs: made.packs, PacksIn: made.packsIn}
 	b, err := json.Marshal(kept)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(fresh, "image"), b, 0o600)
 	}
 	if err == nil {
-		err = m.kept.publish(id, fresh, kept)
+		err = m.kept.publish(made.tree, fresh, kept)
 	}
-	return id, err
+	return made.tree, err
+}
+
+// makeOf returns what makes a tree of the tables of an image's layers.
+func makeOf(tables func(context.Context, *repository.Repository, *read) ([]*layer.Layer, error)) func(
+	context.Context, *Images, *repository.Repository, *read, string) (made, error) {
+	return func(ctx context.Context, _ *Images, from *repository.Repository, im *read, dir string) (m made, err error) {
+		layers, err := tables(ctx, from, im)
+		if err != nil {
+			return m, err
+		}
+		var sources []tree.LayerSource
+		for _, l := range layers {
+			sources = append(sources, l.Source())
+		}
+		merged, err := tree.Apply(ctx, sources, limits)
+		if err != nil {
+			return m, notDirect{fmt.Errorf("merge the layers of manifest %s: %w", im.digest, err)}
+		}
+		if m.tree, err = write(dir, merged, layers); err != nil {
+			return m, fmt.Errorf("make the index of manifest %s: %w", im.digest, err)
+		}
+		return m, nil
+	}
 }
 
 // write writes a tree's index and locations, and its layers' tables, to a directory. A chunk that

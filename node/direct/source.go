@@ -43,8 +43,8 @@ func (s *Source) FetchUnit(ctx context.Context, u chunk.Unit, take func(store.An
 	}
 	var failed error
 	for _, l := range layers {
-		for _, p := range s.images.kept.places(l) {
-			err := s.fetch(ctx, l, p.Repository, u.N, take)
+		for _, in := range s.images.kept.repositories(l) {
+			err := s.fetch(ctx, l, in, u.N, take)
 			if err == nil || ctx.Err() != nil {
 				return err
 			}
@@ -66,7 +66,7 @@ func preferred(a, b error) error {
 func (s *Source) fetch(
 	ctx context.Context, l *keptLayer, repository string, n uint32, take func(store.Answer) error,
 ) error {
-	u, err := l.table.Unit(n)
+	offset, length, decode, err := l.unit(n)
 	if err != nil {
 		return err
 	}
@@ -74,19 +74,34 @@ func (s *Source) fetch(
 	if err != nil {
 		return err
 	}
-	return from.Range(ctx, l.descriptor, u.Offset, u.Stored, func(a store.Answer) error {
-		a.Decode = func(b []byte) (store.Batch, error) { return u.Decode(b) }
+	return from.Range(ctx, l.descriptor, offset, length, func(a store.Answer) error {
+		a.Decode = decode
 		return take(a)
 	})
 }
 
-// Fetch passes a chunk to take. Only hubs find a chunk by its ID alone.
+// Fetch passes a chunk to take. Only hubs find a chunk by its ID alone. A chunk of a startup pack
+// that the registry has lost is in a layer, too.
 func (s *Source) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Answer) error) error {
-	if !ref.Unit.IsZero() && len(s.images.kept.layersOf(ref.Unit.Pack)) > 0 {
-		return fmt.Errorf("chunk %s: its layer does not have it where the table says: %w", ref.ID.Short(),
-			chunk.ErrNotFound)
+	if ref.Unit.IsZero() {
+		return s.Hubs.Fetch(ctx, ref, take)
 	}
-	return s.Hubs.Fetch(ctx, ref, take)
+	layers := s.images.kept.layersOf(ref.Unit.Pack)
+	if len(layers) == 0 {
+		return s.Hubs.Fetch(ctx, ref, take)
+	}
+	for _, l := range layers {
+		if l.startup == nil {
+			continue
+		}
+		u, err := l.of.inLayers(ref.ID)
+		if err != nil {
+			return err
+		}
+		return s.FetchUnit(ctx, u, take)
+	}
+	return fmt.Errorf("chunk %s: its layer does not have it where the table says: %w", ref.ID.Short(),
+		chunk.ErrNotFound)
 }
 
 // Index passes the bytes of a tree's index to take.

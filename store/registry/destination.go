@@ -77,17 +77,20 @@ func (d *Destination) Repository() string { return d.ref.Context().Name() }
 // ErrNoDeletion says that a registry does not delete manifests.
 var ErrNoDeletion = errors.New("the registry does not delete manifests")
 
-// Delete deletes a manifest, and takes it out of the list of what refers to subject that clients
-// keep under a tag, where the registry has no referrers API. The error wraps ErrNoDeletion if the
-// registry refuses. The list is then without the manifest nevertheless.
+// Delete deletes a manifest that refers to subject. Where the registry has no referrers API, it
+// takes the manifest out of the list that clients keep under a tag; if the registry then does not
+// delete the manifest, only its bytes are left. Otherwise the error wraps ErrNoDeletion.
 func (d *Destination) Delete(ctx context.Context, m, subject ocispec.Descriptor) error {
 	repo := d.ref.Context()
-	err := d.unlist(ctx, repo.Tag(strings.Replace(subject.Digest.String(), ":", "-", 1)), m)
+	listed, err := d.unlist(ctx, repo.Tag(strings.Replace(subject.Digest.String(), ":", "-", 1)), m)
 	if err == nil {
 		err = d.pusher.Delete(ctx, repo.Digest(m.Digest.String()))
 	}
 	var failed *transport.Error
 	if errors.As(err, &failed) && failed.StatusCode == http.StatusMethodNotAllowed {
+		if listed {
+			return nil
+		}
 		err = fmt.Errorf("%w: %w", ErrNoDeletion, err)
 	}
 	if err != nil {
@@ -96,30 +99,30 @@ func (d *Destination) Delete(ctx context.Context, m, subject ocispec.Descriptor)
 	return nil
 }
 
-// unlist takes a manifest out of a list that has a tag, if there is one.
-func (d *Destination) unlist(ctx context.Context, list name.Tag, m ocispec.Descriptor) error {
+// unlist takes a manifest out of a list that has a tag, and reports whether the list had it.
+func (d *Destination) unlist(ctx context.Context, list name.Tag, m ocispec.Descriptor) (listed bool, err error) {
 	found, err := remote.Get(list, append(slices.Clip(d.options), remote.WithContext(ctx))...)
 	var failed *transport.Error
 	if errors.As(err, &failed) && failed.StatusCode == http.StatusNotFound {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	var all ocispec.Index
 	if err := json.Unmarshal(found.Manifest, &all); err != nil {
-		return fmt.Errorf("read the list %s: %w", list, err)
+		return false, fmt.Errorf("read the list %s: %w", list, err)
 	}
 	isIt := func(one ocispec.Descriptor) bool { return one.Digest == m.Digest }
 	if !slices.ContainsFunc(all.Manifests, isIt) {
-		return nil
+		return false, nil
 	}
 	all.Manifests = slices.DeleteFunc(all.Manifests, isIt)
 	b, err := json.Marshal(all)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return d.put(ctx, list, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex}, b)
+	return true, d.put(ctx, list, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex}, b)
 }
 
 // upload is a blob, as the library wants it.

@@ -79,6 +79,14 @@ func Open(all *registries.Registries, repository string, a registries.Access) (*
 	return &Repository{name: parsed, session: session, targets: newTargets(), stall: stallTime, pauses: pauses}, nil
 }
 
+// CheckName returns an error if Open knows no such repository.
+func CheckName(repository string) error {
+	if _, err := name.NewRepository(repository, name.StrictValidation); err != nil {
+		return fmt.Errorf("%q is not a repository, HOST[:PORT]/PATH: %w", repository, err)
+	}
+	return nil
+}
+
 // String returns HOST[:PORT]/PATH in containerd's form: Docker Hub is docker.io.
 func (r *Repository) String() string { return registries.RepositoryOf(r.name) }
 

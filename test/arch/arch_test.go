@@ -138,12 +138,12 @@ install/tomltext: install/marks
 logqueue:
 mirror: format/chunk format/compress format/index format/pack mirror/files store store/origin wire wire/client
 mirror/files: format/chunk format/index format/pack wire
-node: buildinfo bytesize durable format/chunk format/index format/trace node/apptainer node/binds node/completion
-	node/control node/direct node/directory node/front/containerd node/front/containerd/blobs
+node: buildinfo bytesize durable format/chunk format/index format/trace node/apptainer node/binds
+	node/completion node/control node/direct node/directory node/front/containerd node/front/containerd/blobs
 	node/front/containerd/differ node/health node/held node/imagecache node/imageconfig node/imagestore
 	node/keeper node/layerblob node/memory node/monitor node/mount node/ondemand node/prefetch node/preheat
 	node/record node/report node/resolver node/takeover node/trees registries socket store store/disk
-	store/origin wire wire/client wire/pattern
+	store/origin store/repository wire wire/client wire/pattern
 node/apptainer:
 node/binds: durable node/mount node/platform wire
 node/bundle: bytesize durable node node/binds node/control node/imagestore node/mount node/spec node/standalone
@@ -153,8 +153,9 @@ node/container: durable node/bundle node/mount proc
 node/control: buildinfo durable node/binds node/completion node/imagecache node/keeper node/ondemand node/preheat
 	node/report node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
-node/direct: durable format/chunk format/index format/layer format/layer/survey format/soci format/stargz format/tree node/resolver
-	registries sleep store store/repository wire wire/pattern
+node/direct: durable format/attached format/chunk format/compress format/index format/layer
+	format/layer/survey format/pack format/soci format/stargz format/tree node/resolver registries sleep store
+	store/attachment store/repository wire wire/pattern
 node/directory: durable format/chunk node/flight node/mount node/platform wire
 node/doctor: buildinfo bytesize format/index format/tree node node/control node/front/containerd node/fuse node/mount
 	node/report proc store/disk store/origin wire wire/client | durable node/binds node/directory

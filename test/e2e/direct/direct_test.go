@@ -25,9 +25,14 @@ func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 func start(t *testing.T, options site.Options, patterns ...string) *site.Site {
 	t.Helper()
 	host, _, _ := strings.Cut(site.Reference("x"), "/")
+	return startWith(t, options, "direct = [\""+host+"/"+strings.Join(patterns, "\", \""+host+"/")+"\"]")
+}
+
+// startWith starts a site whose node has further lines in its configuration.
+func startWith(t *testing.T, options site.Options, lines string) *site.Site {
+	t.Helper()
 	config := filepath.Join(t.TempDir(), "node.toml")
-	text := "hubs = []\ndirect = [\"" + host + "/" + strings.Join(patterns, "\", \""+host+"/") + "\"]\n" +
-		site.RegistryTable + "plain_http = true\n"
+	text := "hubs = []\n" + lines + "\n" + site.RegistryTable + "plain_http = true\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -154,17 +159,20 @@ func TestUntrustedTables(t *testing.T) {
 	}
 }
 
-// export runs lighter export.
-func export(t *testing.T, args ...string) {
+// lighter runs a subcommand, and returns its output.
+func lighter(t *testing.T, args ...string) string {
 	t.Helper()
-	lighter, err := site.Binary()
+	program, err := site.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), lighter, append([]string{"export"}, args...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("lighter export: %v: %s", err, out)
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("lighter %s: %v", args[0], err)
 	}
+	return string(out)
 }
 
 // What `lighter export` pushes starts lazily, and has the files of the image that it was made of.
@@ -184,7 +192,7 @@ func TestExported(t *testing.T) {
 	}
 	for format, from := range map[string]string{"estargz": original, "zstdchunked": "oci:" + images.Dir("base")} {
 		ref := site.Reference("lazy/" + format)
-		export(t, "--format", format, "--to", "docker://"+ref, "--plain-http", "--source-plain-http",
+		lighter(t, "export", "--format", format, "--to", "docker://"+ref, "--plain-http", "--source-plain-http",
 			"--prioritize", first, from)
 		if moved := pull(t, s, ref); moved > 4<<20 {
 			t.Errorf("%s: the pull received %d bytes, want the tables only", format, moved)

@@ -1,0 +1,228 @@
+package direct
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/opencontainers/image-spec/identity"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"lighter/format/chunk"
+	"lighter/format/compress"
+	"lighter/format/index"
+	"lighter/format/layer"
+	"lighter/store"
+	"lighter/store/attachment"
+	"lighter/store/repository"
+)
+
+// maxLocations bounds the locations of an attached index, in bytes: those of 60,000,000 extents.
+const maxLocations = 512 << 20
+
+// hasKeys is format.counts of attached indexes, which count by their signature.
+func (m *Images) hasKeys(string) error {
+	if len(m.config.Keys) == 0 {
+		return errors.New("no key of attached indexes is believed (attached_keys)")
+	}
+	return nil
+}
+
+// makeAttached is format.make of attached indexes. It fetches what was made elsewhere: the newest
+// index that a known key has signed.
+func makeAttached(
+	ctx context.Context, m *Images, from *repository.Repository, im *read, dir string,
+) (made, error) {
+	if im.lower {
+		return made{}, notDirect{errors.New("an attached index is that of all layers")}
+	}
+	var chains []*repository.Repository
+	for _, name := range m.config.Chains {
+		in, err := m.open(name)
+		if err != nil {
+			return made{}, err
+		}
+		chains = append(chains, in)
+	}
+	chain := identity.ChainID(slices.Clone(im.diffIDs)).String()
+	found, refused, err := attachment.Find(ctx, from, im.digest, chain, chains, m.config.Keys)
+	if err != nil {
+		return made{}, err
+	}
+	for i, f := range found {
+		sub := filepath.Join(dir, strconv.Itoa(i)+".try")
+		if err := os.Mkdir(sub, 0o700); err != nil {
+			return made{}, err
+		}
+		err := fetchAttached(ctx, f, im, sub)
+		if err == nil {
+			return made{f.Contents.Tree, f.Contents.Packs, f.In.String()}, rename(sub, dir)
+		}
+		if !errors.As(err, new(*chunk.InvalidError)) && !errors.Is(err, chunk.ErrNotFound) {
+			return made{}, err
+		}
+		refused = errors.Join(refused, fmt.Errorf("artifact %s in %s: %w", f.Artifact.Digest, f.In, err))
+		if err := os.RemoveAll(sub); err != nil {
+			return made{}, err
+		}
+	}
+	if refused == nil {
+		refused = errors.New("nothing is attached to the image")
+	}
+	return made{}, notDirect{refused}
+}
+
+// rename moves the files of a directory to its parent.
+func rename(from, to string) error {
+	files, err := os.ReadDir(from)
+	for _, f := range files {
+		err = errors.Join(err, os.Rename(filepath.Join(from, f.Name()), filepath.Join(to, f.Name())))
+	}
+	return errors.Join(err, os.Remove(from))
+}
+
+// fetchAttached fetches an index, its locations and its layer tables. The error is a
+// *chunk.InvalidError if they are not those of the image.
+func fetchAttached(ctx context.Context, f attachment.Found, im *read, dir string) error {
+	c := f.Contents
+	if len(c.Tables) != len(im.layers) {
+		return &chunk.InvalidError{What: "attached index",
+			Err: fmt.Errorf("it has tables of %d layers, the image has %d", len(c.Tables), len(im.layers))}
+	}
+	group, fetching := errgroup.WithContext(ctx)
+	group.SetLimit(tablesAtOnce)
+	group.Go(func() error { return fetchIndex(fetching, f, filepath.Join(dir, "index")) })
+	group.Go(func() error {
+		return fetchBlob(fetching, f, c.Locations, filepath.Join(dir, "locations"), unzipped)
+	})
+	for i, d := range c.Tables {
+		group.Go(func() error {
+			path := filepath.Join(dir, strconv.Itoa(i))
+			if err := fetchBlob(fetching, f, d, path, func(r io.Reader, to io.Writer) error {
+				_, err := io.Copy(to, r)
+				return err
+			}); err != nil {
+				return err
+			}
+			l, err := openLayer(path, im.layers[i])
+			if err != nil {
+				return &chunk.InvalidError{What: fmt.Sprintf("the table of layer %d", i+1), Err: err}
+			}
+			return l.file.Close()
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return checkLocations(c.Tree, dir)
+}
+
+// fetchBlob writes a blob to a new file, through fill.
+func fetchBlob(ctx context.Context, f attachment.Found, d v1.Descriptor, path string,
+	fill func(r io.Reader, to io.Writer) error) error {
+	return f.In.Whole(ctx, d, func(a store.Answer) error {
+		if err := os.RemoveAll(path); err != nil { // of an answer that was wrong
+			return err
+		}
+		return create(path, func(to io.Writer) error {
+			if err := fill(a.Body, to); err != nil {
+				return err
+			}
+			_, err := io.Copy(io.Discard, a.Body) // the digest is compared at the end
+			return err
+		})
+	})
+}
+
+// unzipped decompresses locations.
+func unzipped(r io.Reader, to io.Writer) error {
+	z, err := compress.Reader(r)
+	if err != nil {
+		return err
+	}
+	defer z.Close()
+	n, err := io.Copy(to, io.LimitReader(z, maxLocations+1))
+	if err == nil && n > maxLocations {
+		err = &chunk.InvalidError{What: "locations", Err: fmt.Errorf("they have more than %d bytes", maxLocations)}
+	}
+	return err
+}
+
+// fetchIndex fetches an index, and verifies it.
+func fetchIndex(ctx context.Context, f attachment.Found, path string) error {
+	return fetchBlob(ctx, f, f.Contents.Index, path, func(r io.Reader, to io.Writer) error {
+		z, err := compress.Reader(r)
+		if err != nil {
+			return err
+		}
+		defer z.Close()
+		_, err = index.Receive(io.TeeReader(z, to), f.Contents.Tree, io.Discard, io.Discard)
+		return err
+	})
+}
+
+// checkLocations returns an error if the file of locations is not that of the index.
+func checkLocations(tree chunk.ID, dir string) error {
+	wrong := func(err error) error {
+		return &chunk.InvalidError{What: "the locations of tree " + tree.Short(), Err: err}
+	}
+	plain, err := os.Open(filepath.Join(dir, "index"))
+	if err != nil {
+		return err
+	}
+	defer plain.Close() // only read
+	header, err := index.ReceiveHeader(plain, tree)
+	if err != nil {
+		return err
+	}
+	file, err := os.Open(filepath.Join(dir, "locations"))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if _, err = index.OpenLocations(file, info.Size(), tree, header.Extents); err != nil {
+		return wrong(err)
+	}
+	return nil
+}
+
+// inLayers returns the unit of a tree's layers that has a chunk. It reads the tables when it is
+// first called for a tree, and remembers where their chunks are: about 100 bytes a chunk. So only
+// images whose startup packs are lost need this memory.
+func (t *keptTree) inLayers(id chunk.ID) (chunk.Unit, error) {
+	places, err := t.places()
+	if err != nil {
+		return chunk.Unit{}, err
+	}
+	for _, p := range places {
+		if n, found := p.Units[id]; found {
+			return chunk.Unit{Pack: p.Blob, N: n}, nil
+		}
+	}
+	return chunk.Unit{}, fmt.Errorf("chunk %s: no layer has it: %w", id.Short(), chunk.ErrNotFound)
+}
+
+// readPlaces reads where the chunks of a tree's layers are.
+func (t *keptTree) readPlaces() (all []layer.Places, err error) {
+	for _, l := range t.layers {
+		if l.startup != nil {
+			continue
+		}
+		p, err := l.table.Places()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}

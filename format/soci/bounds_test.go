@@ -18,7 +18,7 @@ import (
 func gzipMaker(t testing.TB) *maker {
 	t.Helper()
 	layer, _ := examples[1].read(t)
-	m := &maker{options: Options{Gzip, 40_000, goldenTool, tree.Limits{}}}
+	m := &maker{options: Options{Gzip, 40_000, goldenTool, tree.Limits{}, nil}}
 	if err := m.readGzip(bytes.NewReader(layer)); err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func gzipMaker(t testing.TB) *maker {
 
 func tarMaker(t testing.TB) *maker {
 	t.Helper()
-	m := &maker{options: Options{Uncompressed, 50_000, goldenTool, tree.Limits{}}}
+	m := &maker{options: Options{Uncompressed, 50_000, goldenTool, tree.Limits{}, nil}}
 	if err := m.readTar(bytes.NewReader(sampleTar())); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestDecodeLimits(t *testing.T) {
 			t.Errorf("%+v: got %v, want a LimitError", limits, err)
 		}
 		layer, _ := examples[1].read(t)
-		_, err := Make(bytes.NewReader(layer), Options{Gzip, 40_000, goldenTool, limits})
+		_, err := Make(bytes.NewReader(layer), Options{Gzip, 40_000, goldenTool, limits, nil})
 		if !errors.As(err, &beyond) {
 			t.Errorf("Make, %+v: got %v, want a LimitError", limits, err)
 		}

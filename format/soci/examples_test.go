@@ -139,7 +139,7 @@ func TestUpdateExamples(t *testing.T) {
 func TestMakeGivesTheBytesOfSOCI(t *testing.T) {
 	for _, g := range examples {
 		layer, want := g.read(t)
-		got, err := Make(bytes.NewReader(layer), Options{g.compression, g.spanSize, goldenTool, tree.Limits{}})
+		got, err := Make(bytes.NewReader(layer), Options{g.compression, g.spanSize, goldenTool, tree.Limits{}, nil})
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: got %d bytes (%v), want %d, or they differ", g.name, len(got), err, len(want))
 		}
@@ -228,7 +228,7 @@ func TestSpansOfALargeLayer(t *testing.T) {
 	}
 	plain := tarball.Of(tarball.File("noise", string(noise)))
 	layer := member(t, plain)
-	ztoc, err := Make(bytes.NewReader(layer), Options{Gzip, 100_000, goldenTool, tree.Limits{}})
+	ztoc, err := Make(bytes.NewReader(layer), Options{Gzip, 100_000, goldenTool, tree.Limits{}, nil})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +272,7 @@ func checkSpans(t *testing.T, name string, layer, plain, ztoc []byte, minimum in
 // Version 1 of the zinfo of gzip has no first checkpoint.
 func TestOldZinfo(t *testing.T) {
 	layer, _ := examples[1].read(t)
-	m := maker{options: Options{Gzip, 40_000, goldenTool, tree.Limits{}}}
+	m := maker{options: Options{Gzip, 40_000, goldenTool, tree.Limits{}, nil}}
 	if err := m.readGzip(bytes.NewReader(layer)); err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestMap(t *testing.T) {
 	plain := tarball.Of(tarball.File("large", contents["large"]), tarball.File("small", contents["small"]),
 		tarball.File("zeros", contents["zeros"]))
 	for compression, blob := range map[Compression][]byte{Gzip: member(t, plain), Uncompressed: plain} {
-		ztoc, err := Make(bytes.NewReader(blob), Options{compression, 100_000, goldenTool, tree.Limits{}})
+		ztoc, err := Make(bytes.NewReader(blob), Options{compression, 100_000, goldenTool, tree.Limits{}, nil})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -70,7 +70,7 @@ func FuzzMake(f *testing.F) {
 	f.Add(small, true)
 	f.Add(small, false)
 	f.Fuzz(func(t *testing.T, plain []byte, compressed bool) {
-		o, blob := Options{Uncompressed, 1000, goldenTool, tree.Limits{}}, plain
+		o, blob := Options{Uncompressed, 1000, goldenTool, tree.Limits{}, nil}, plain
 		if compressed {
 			o.Compression, blob = Gzip, member(t, plain)
 		}

@@ -31,6 +31,7 @@ type Options struct {
 	SpanSize    int64       // plain bytes of a span, at least; more than 0
 	Tool        string      // the name of the program, for the zTOC
 	Limits      tree.Limits // of the layer
+	Plain       io.Writer   // gets the plain layer, to its end; nil: nothing does
 }
 
 // Make reads a layer's blob to its end and returns its zTOC. It returns the same bytes as SOCI's
@@ -121,6 +122,9 @@ func (m *maker) readTar(blob io.Reader) error {
 
 // readEntries reads the plain layer to its end.
 func (m *maker) readEntries(plain io.Reader) error {
+	if m.options.Plain != nil {
+		plain = io.TeeReader(plain, m.options.Plain)
+	}
 	counted := &counter{r: plain, limit: m.options.Limits.Bytes}
 	archive := tar.NewReader(counted)
 	for {

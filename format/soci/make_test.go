@@ -33,7 +33,7 @@ func TestMakeRefuses(t *testing.T) {
 		"a global header":      {tarball.Of(tarball.Global("g")), Uncompressed, 1000, "no entries of type"},
 		"a sparse file":        {sparse, Uncompressed, 1000, "sparse file"},
 	} {
-		_, err := Make(bytes.NewReader(c.blob), Options{c.compression, c.spanSize, goldenTool, tree.Limits{}})
+		_, err := Make(bytes.NewReader(c.blob), Options{c.compression, c.spanSize, goldenTool, tree.Limits{}, nil})
 		if err == nil || !strings.Contains(err.Error(), c.why) {
 			t.Errorf("%s: got %v, want an error with %q", name, err, c.why)
 		}

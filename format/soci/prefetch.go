@@ -1,11 +1,16 @@
 package soci
 
 import (
+	"archive/tar"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"path"
 	"slices"
+
+	"lighter/format/tree"
 )
 
 const (
@@ -57,6 +62,60 @@ func decodePrefetch(data []byte, spans int) ([]Spans, error) {
 	}
 	return text.Spans, nil
 }
+
+// Contents returns the spans that have the contents of each regular file that is not empty, by its
+// path in the layer, without a slash at either end. A hard link has those of the file that it names.
+func (t *Table) Contents() (map[string]Spans, error) {
+	all := map[string]Spans{}
+	source := t.Layer(func(e *tree.Entry, offset int64) error {
+		all[cleanPath(e.Name)] = Spans{First: t.SpanAt(offset), Last: t.SpanAt(offset + e.Size - 1)}
+		return nil
+	})
+	for {
+		e, err := source.Next()
+		if err == io.EOF {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		name := cleanPath(e.Name)
+		if target, found := all[cleanPath(e.Linkname)]; found && e.Type == tar.TypeLink {
+			all[name] = target
+		} else if e.Size == 0 {
+			delete(all, name) // it replaces what had this name
+		}
+	}
+}
+
+// PrefetchOf returns, for each layer, the spans that have the contents of files, in the order of
+// the paths. A file is that of the topmost layer that has a zTOC and a file of this path, as in
+// SOCI's programs. Paths that no layer has are ignored. layers are the zTOCs, the lowest first; nil:
+// the layer has none.
+func PrefetchOf(layers []*Table, paths []string) ([][]Spans, error) {
+	contents := make([]map[string]Spans, len(layers))
+	for i, t := range layers {
+		var err error
+		if t == nil {
+			continue
+		}
+		if contents[i], err = t.Contents(); err != nil {
+			return nil, err
+		}
+	}
+	lists := make([][]Spans, len(layers))
+	for _, p := range paths {
+		for i, files := range slices.Backward(contents) {
+			if s, found := files[cleanPath(p)]; found {
+				lists[i] = append(lists[i], s)
+				break
+			}
+		}
+	}
+	return lists, nil
+}
+
+func cleanPath(p string) string { return path.Clean("/" + p)[1:] }
 
 // EncodePrefetch returns the list as SOCI's programs write it. They merge runs, sorted by the first
 // span, that overlap or are neighbours. So does EncodePrefetch, if their priorities are equal. The

@@ -83,7 +83,7 @@ func TestOpenVerifies(t *testing.T) {
 func TestPaddedArchives(t *testing.T) {
 	plain := append(sampleTar(), make([]byte, 5<<20)...)
 	layer := member(t, plain)
-	ztoc, err := Make(bytes.NewReader(layer), Options{Gzip, 1 << 20, goldenTool, tree.Limits{}})
+	ztoc, err := Make(bytes.NewReader(layer), Options{Gzip, 1 << 20, goldenTool, tree.Limits{}, nil})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,62 @@
+package soci
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+
+	"lighter/format/tree"
+	"lighter/test/testkit/tarball"
+)
+
+// The list of what to prefetch names the spans of the files, each in the topmost layer that has it.
+func TestPrefetchOf(t *testing.T) {
+	const spanSize = 4096
+	big := strings.Repeat("x", 2*spanSize)
+	table := func(items ...tarball.Item) *Table {
+		var plain bytes.Buffer
+		layer := tarball.Of(items...)
+		ztoc, err := Make(bytes.NewReader(layer), Options{Uncompressed, spanSize, goldenTool, tree.Limits{}, &plain})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(plain.Bytes(), layer) {
+			t.Errorf("Plain got %d bytes, want the layer of %d", plain.Len(), len(layer))
+		}
+		decoded, err := Decode(ztoc, tree.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return decoded
+	}
+	layers := []*Table{
+		table(tarball.File("./a/low", "x"), tarball.File("both", big), tarball.File("big", big)),
+		nil,
+		// The file both begins at 4096, behind the ends of two entries. It ends where the next span begins.
+		table(tarball.Dir("dir/"), tarball.File("fill", big[:spanSize-3*512]), tarball.File("both", big[:spanSize]),
+			tarball.Link("a/link", "/both"), tarball.Symlink("a/symlink", "both"), tarball.File("empty", ""),
+			tarball.File("replaced", big), tarball.File("replaced", ""), tarball.Link("a/lost", "no/such")),
+	}
+	for p, want := range map[string][][]Spans{
+		"a/low":          {{{First: 0, Last: 0}}, nil, nil},
+		"/a//low":        {{{First: 0, Last: 0}}, nil, nil},
+		"big":            {{{First: 2, Last: 4}}, nil, nil},
+		"both":           {nil, nil, {{First: 1, Last: 1}}},
+		"a/../both":      {nil, nil, {{First: 1, Last: 1}}},
+		"a/link":         {nil, nil, {{First: 1, Last: 1}}},
+		"both a/low big": {{{First: 0, Last: 0}, {First: 2, Last: 4}}, nil, {{First: 1, Last: 1}}},
+		"a/symlink":      {nil, nil, nil},
+		"empty":          {nil, nil, nil},
+		"replaced":       {nil, nil, nil},
+		"a/lost":         {nil, nil, nil},
+		"dir":            {nil, nil, nil},
+		"no/such":        {nil, nil, nil},
+		"../../etc":      {nil, nil, nil},
+		"":               {nil, nil, nil},
+	} {
+		if got, err := PrefetchOf(layers, strings.Split(p, " ")); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %v, %v, want %v", p, got, err, want)
+		}
+	}
+}

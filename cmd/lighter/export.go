@@ -22,14 +22,17 @@ func exportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export [flags] --format FORMAT --to DESTINATION IMAGE",
 		Short: "Write an image in a format that other snapshotters start lazily",
-		Long: `Write an image with its layers in a lazy format: for nodes whose snapshotter starts such
-images without a hub (stargz-snapshotter, and Lighter with "direct"). No hub is needed. The
-new image has the same files and the same config as the old one, and other digests.
+		Long: `Write an image in a lazy format: for nodes whose snapshotter starts such images without a
+hub (the snapshotters of stargz and SOCI, AWS Fargate, and Lighter with "direct"). No hub is
+needed. The new image has the same files and the same config as the old one, and another
+digest.
 
 FORMAT is one of
   estargz        eStargz: gzip, which every container runtime reads. Its layers have files
                  of the format in their root
   zstdchunked    zstd:chunked as stargz-snapshotter writes it
+  soci           the old layers, and a SOCI index (version 2), which the manifest names. Copy
+                 such an image with all its platforms, or the index is lost
 
 IMAGE is one of
   [docker://]HOST/REPO:TAG   an image in a registry
@@ -42,21 +45,24 @@ DESTINATION is one of
 
 Registries are read and written with the credentials of this user's docker configuration.
 The image is published when all of it is written. What was read is compared with its digests
-before. The command needs space for the largest layer, unpacked, and for a registry also for
-what is made of it, in --tmp.
+before. The command needs space in --tmp: for the largest layer, unpacked, and for a registry
+also for what is made of it. For soci it needs the space of the largest layer, as it is
+stored, and only for a registry.
 
-With --prioritize, layers begin with the files that a start reads, and snapshotters fetch
-these first. FILE has a path in each line, in the order of their first reads.`,
+With --prioritize, snapshotters first fetch the files that a start reads: layers begin with
+them, and soci lists their parts of the layers. FILE has a path in each line, in the order of
+their first reads.`,
 		Example: `  lighter export --format estargz --to docker://registry.example.org/lazy/root:6.32 registry.example.org/physics/root:6.32
   lighter export --format zstdchunked --to oci:build/lazy:latest oci:build/image:latest
+  lighter export --format soci --to docker://registry.example.org/physics/root:6.32-soci registry.example.org/physics/root:6.32
   lighter export --format estargz --platform all --prioritize first.txt --to oci:lazy docker-archive:image.tar`,
 		Args: command.Exactly("IMAGE"),
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.format, "format", "", "the `FORMAT` of the layers: estargz or zstdchunked")
+	f.StringVar(&o.format, "format", "", "the `FORMAT` of the image: estargz, zstdchunked or soci")
 	f.StringVar(&o.to, "to", "", "where to write the image (`DESTINATION`)")
 	f.StringVar(&o.platform, "platform", "", "the image's `OS/ARCH[/VARIANT]`, or all; default: this machine's")
-	f.StringVar(&o.prioritize, "prioritize", "", "a `FILE` with the paths of files that come first in their layers")
+	f.StringVar(&o.prioritize, "prioritize", "", "a `FILE` with the paths of files that are fetched first")
 	f.IntVar(&o.Level, "level", 0, "the `LEVEL` of compression: estargz 1 to 9, zstdchunked 1 to 22; default: 6, and 3")
 	f.IntVar(&o.Jobs, "jobs", runtime.GOMAXPROCS(0), "how many parts (`NUMBER`) of a layer are compressed at a time")
 	f.StringVar(&o.Dir, "tmp", "", "the `DIR` for temporary files; default: TMPDIR, or /tmp")
@@ -85,12 +91,10 @@ type export struct {
 func (o *export) parse() (export, error) {
 	err := registry.CheckPlatform(o.platform)
 	if err == nil && o.format == "" {
-		err = errors.New("--format is missing: want estargz or zstdchunked")
+		err = errors.New("--format is missing: want estargz, zstdchunked or soci")
 	}
 	if err == nil {
-		o.Format, err = conversion.ParseFormat(o.format)
-	}
-	if err == nil {
+		o.Format = conversion.Format(o.format)
 		err = o.Check()
 	}
 	if err == nil && o.Jobs < 1 {
@@ -155,6 +159,12 @@ func printExport(done conversion.Result) error {
 		if len(image.Layers) == 0 {
 			continue
 		}
+		if done.Format == conversion.SOCI {
+			if err := printIndexed(image); err != nil {
+				return err
+			}
+			continue
+		}
 		rows := rowsOf(image.Layers, func(l conversion.Layer) []any {
 			return []any{short(l.From), size(l.OldSize), short(l.Digest), size(l.NewSize)}
 		})
@@ -163,4 +173,15 @@ func printExport(done conversion.Result) error {
 		}
 	}
 	return nil
+}
+
+// printIndexed prints the layers of an image, which are the old ones, and their zTOCs.
+func printIndexed(image conversion.Image) error {
+	rows := rowsOf(image.Layers, func(l conversion.Layer) []any {
+		if l.ZTOC == "" {
+			return []any{short(l.Digest), size(l.NewSize), "-", "-"}
+		}
+		return []any{short(l.Digest), size(l.NewSize), short(l.ZTOC), size(l.ZTOCSize)}
+	})
+	return table(os.Stdout, "LAYER\tSIZE\tZTOC\tSIZE", rows)
 }

@@ -24,7 +24,9 @@ import (
 	"lighter/store/registry"
 )
 
-var formats = []stargz.Format{stargz.EStargz, stargz.StargzZstd}
+// formats are those of layers, as format/stargz has them.
+var formats = map[conversion.Format]stargz.Format{
+	conversion.EStargz: stargz.EStargz, conversion.ZstdChunked: stargz.StargzZstd}
 
 // A converted image shows the same files, has the same config besides its diffIDs, and layers whose
 // tables are found and match.
@@ -35,7 +37,7 @@ func TestConvert(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, source := range []string{"oci:" + stored(t, image), "docker-archive:" + archive} {
-		for _, format := range formats {
+		for format := range formats {
 			for _, o := range []conversion.Options{
 				{Format: format},
 				{Format: format, Level: 1, Jobs: 3, Prioritized: []string{"/usr/bin/first", "usr/hard", "no/such"}},
@@ -104,7 +106,7 @@ func compareLayers(t *testing.T, result conversion.Image, image v1.Image, o conv
 		if got := d.Annotations["io.containers.estargz.uncompressed-size"]; got != strconv.Itoa(len(plain)) {
 			t.Errorf("layer %d: the uncompressed size is %s, want %d", n, got, len(plain))
 		}
-		files := checkTable(t, layer, d, o.Format)
+		files := checkTable(t, layer, d, formats[o.Format])
 		if want := slices.Contains(o.Prioritized, "/usr/bin/first"); n == 1 && (files > 0) != want {
 			t.Errorf("layer %d: %d files come first, want some: %t", n, files, want)
 		}
@@ -185,9 +187,9 @@ func readChunks(t *testing.T, l *stargz.Layer, blob []byte) {
 // A layout keeps its other images, and the images of a name are replaced.
 func TestLayoutsKeepOtherImages(t *testing.T) {
 	from, dir := opened(t, "oci:"+stored(t, imageOf(t, layers(), nil))), t.TempDir()
-	one, _ := converted(t, from, dir, "one", conversion.Options{Format: stargz.EStargz})
-	two, _ := converted(t, from, dir, "two", conversion.Options{Format: stargz.StargzZstd})
-	again, _ := converted(t, from, dir, "one", conversion.Options{Format: stargz.StargzZstd})
+	one, _ := converted(t, from, dir, "one", conversion.Options{Format: conversion.EStargz})
+	two, _ := converted(t, from, dir, "two", conversion.Options{Format: conversion.ZstdChunked})
+	again, _ := converted(t, from, dir, "one", conversion.Options{Format: conversion.ZstdChunked})
 	if again.Digest != two.Digest || one.Digest == two.Digest {
 		t.Errorf("got %s, then %s, want %s: the same input has to give the same bytes", one.Digest, again.Digest,
 			two.Digest)
@@ -203,7 +205,7 @@ func TestLayoutsKeepOtherImages(t *testing.T) {
 	}
 	// A converted image can be converted.
 	from = opened(t, "oci:"+dir+":two")
-	if _, image := converted(t, from, t.TempDir(), "", conversion.Options{Format: stargz.EStargz}); image == nil {
+	if _, image := converted(t, from, t.TempDir(), "", conversion.Options{Format: conversion.EStargz}); image == nil {
 		t.Error("no image")
 	}
 }
@@ -226,7 +228,7 @@ func TestPlatforms(t *testing.T) {
 		"linux/amd64": {"linux/amd64"}, "linux/arm64": {"linux/arm64"}, "all": {"linux/arm64", "linux/amd64"},
 	} {
 		done, err := convert(t.Context(), from, platform, "oci:"+t.TempDir(),
-			conversion.Options{Format: stargz.EStargz})
+			conversion.Options{Format: conversion.EStargz})
 		var got []string
 		for _, image := range done.Images {
 			got = append(got, image.Platform)
@@ -239,7 +241,7 @@ func TestPlatforms(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	if _, err := convert(t.Context(), from, "all", "oci:"+dir, conversion.Options{Format: stargz.EStargz}); err != nil {
+	if _, err := convert(t.Context(), from, "all", "oci:"+dir, conversion.Options{Format: conversion.EStargz}); err != nil {
 		t.Fatal(err)
 	}
 	if images, err := opened(t, "oci:"+dir).Originals("linux/arm64"); err != nil || len(images) != 1 ||

@@ -28,6 +28,8 @@ type target interface {
 	// layer publishes the file, whose bytes have the descriptor's digest. report is called with the
 	// number of bytes of each step.
 	layer(ctx context.Context, file *os.File, d ocispec.Descriptor, report func(n int64)) error
+	// copy publishes layer n of an image. The file has its bytes.
+	copy(ctx context.Context, from *registry.Original, n int, file *os.File, report func(n int64)) error
 	blob(ctx context.Context, d ocispec.Descriptor, b []byte) error
 	manifest(ctx context.Context, d ocispec.Descriptor, b []byte) error
 	// publish publishes the manifest of the whole, and gives it the destination's name.
@@ -66,9 +68,17 @@ type remote struct{ to *registry.Destination }
 func (remote) create(dir string) (*os.File, error) { return unnamed(dir) }
 
 func (r remote) layer(ctx context.Context, file *os.File, d ocispec.Descriptor, report func(n int64)) error {
-	return r.to.Blob(ctx, d, func() (io.ReadCloser, error) {
-		return io.NopCloser(reported{io.NewSectionReader(file, 0, d.Size), report}), nil
-	})
+	return r.to.Blob(ctx, d, opener(file, d.Size, report))
+}
+
+func (r remote) copy(ctx context.Context, from *registry.Original, n int, file *os.File, report func(n int64)) error {
+	return r.to.Layer(ctx, from, n, opener(file, from.Layers[n].Size, report))
+}
+
+func opener(file *os.File, size int64, report func(n int64)) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) {
+		return io.NopCloser(reported{io.NewSectionReader(file, 0, size), report}), nil
+	}
 }
 
 func (r remote) blob(ctx context.Context, d ocispec.Descriptor, b []byte) error {

@@ -12,15 +12,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/format/compress"
-	"lighter/format/stargz"
+	"lighter/format/soci"
 	"lighter/store/registry"
 )
 
 const (
-	defaultGzip = 6
-	defaultZstd = 3
-	maxGzip     = 9
-	maxZstd     = 22
 	// pendingPerJob is how many members may wait for each job, so that small files are compressed
 	// while the writer waits for a large one.
 	pendingPerJob = 4
@@ -34,14 +30,17 @@ type converter struct {
 	to        *Destination
 	mediaType string // of the new layers
 	encode    func(plain []byte) ([]byte, error)
+	make      func(ctx context.Context, from *registry.Original, n int) (converted, error)
 	known     map[string]converted // by digest and diffID of the old layer
 	reporting sync.Mutex
 }
 
 // converted is a layer that was converted and published.
 type converted struct {
-	descriptor ocispec.Descriptor
-	diffID     digest.Digest
+	descriptor ocispec.Descriptor // of a new layer
+	diffID     digest.Digest      // of a new layer
+	ztoc       *soci.Blob         // of a layer that stays as it is; nil: it has none
+	table      *soci.Table        // ztoc, if it is searched for files
 	result     Layer
 }
 
@@ -54,39 +53,17 @@ func newConverter(o Options, to *Destination) (*converter, error) {
 		o.Report = func(string, string, int64, int64) {}
 	}
 	c := &converter{Options: o, to: to, known: map[string]converted{}}
-	if o.Format == stargz.EStargz {
+	c.make = c.rewrite
+	switch o.Format {
+	case SOCI:
+		c.make = c.copy
+	case EStargz:
 		c.mediaType, c.encode = ocispec.MediaTypeImageLayerGzip, compress.GzipMember(o.level())
-	} else {
+	case ZstdChunked:
 		c.mediaType = ocispec.MediaTypeImageLayerZstd
 		c.encode = compress.ZstdFrame(zstd.EncoderLevelFromZstd(o.level()), o.Jobs)
 	}
 	return c, nil
-}
-
-// Check returns an error if the options contradict each other.
-func (o Options) Check() error {
-	most := maxGzip
-	switch o.Format {
-	case stargz.EStargz:
-	case stargz.StargzZstd:
-		most = maxZstd
-	default:
-		return fmt.Errorf("%s cannot be written", o.Format)
-	}
-	if level := o.level(); level < 1 || level > most {
-		return fmt.Errorf("level %d of %s: want 1 to %d", level, o.Format, most)
-	}
-	return nil
-}
-
-func (o Options) level() int {
-	switch {
-	case o.Level != 0:
-		return o.Level
-	case o.Format == stargz.EStargz:
-		return defaultGzip
-	}
-	return defaultZstd
 }
 
 // layer converts a layer, and publishes it.
@@ -108,8 +85,8 @@ func (c *converter) layer(ctx context.Context, from *registry.Original, n int) (
 	return l, nil
 }
 
-// make converts a layer, and publishes it. Its annotations are only those of the format.
-func (c *converter) make(ctx context.Context, from *registry.Original, n int) (l converted, err error) {
+// rewrite converts a layer, and publishes it. Its annotations are only those of the format.
+func (c *converter) rewrite(ctx context.Context, from *registry.Original, n int) (l converted, err error) {
 	archive, size, err := c.unpack(ctx, from, n)
 	if err != nil {
 		return l, fmt.Errorf("read it: %w", err)

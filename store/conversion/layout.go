@@ -12,6 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/durable"
+	"lighter/store/registry"
 )
 
 // temporary is the suffix of files of a layout that are being written. The next export overwrites
@@ -107,6 +108,10 @@ func (l *layout) layer(_ context.Context, file *os.File, d ocispec.Descriptor, _
 		return fmt.Errorf("write it to the OCI layout %s: %w", l.dir, err)
 	}
 	return nil
+}
+
+func (l *layout) copy(ctx context.Context, from *registry.Original, n int, file *os.File, report func(int64)) error {
+	return l.layer(ctx, file, from.Layers[n], report)
 }
 
 func (l *layout) blobPath(d ocispec.Descriptor) string {

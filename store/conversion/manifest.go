@@ -62,12 +62,18 @@ func configOf(config []byte, diffIDs []digest.Digest) ([]byte, error) {
 	return encode(all)
 }
 
-// indexOf returns an index of images of several platforms.
+// indexOf returns an index of images, which are followed by their SOCI indexes: clients take the
+// first manifest that fits their platform.
 func indexOf(all []made) (ocispec.Descriptor, []byte, error) {
 	index := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex}
 	index.SchemaVersion = 2
 	for _, m := range all {
 		index.Manifests = append(index.Manifests, m.descriptor)
+	}
+	for _, m := range all {
+		if m.index != nil {
+			index.Manifests = append(index.Manifests, *m.index)
+		}
 	}
 	b, err := encode(index)
 	return describe(index.MediaType, b), b, err

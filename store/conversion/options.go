@@ -10,19 +10,62 @@ import (
 )
 
 const (
+	defaultGzip = 6
+	defaultZstd = 3
+	maxGzip     = 9
+	maxZstd     = 22
+
 	maxPath  = 4096    // bytes, as in the kernel
 	maxPaths = 1 << 20 // of one list
 )
 
-// ParseFormat returns the format with a name: estargz or zstdchunked.
-func ParseFormat(name string) (stargz.Format, error) {
-	switch name {
-	case "estargz":
-		return stargz.EStargz, nil
-	case "zstdchunked":
-		return stargz.StargzZstd, nil
+// Format is what an image is converted to. Its value is the format's name.
+type Format string
+
+// The formats.
+const (
+	EStargz     Format = "estargz"     // layers with tables of contents, in gzip
+	ZstdChunked Format = "zstdchunked" // layers with tables of contents, in zstd, as stargz-snapshotter writes them
+	SOCI        Format = "soci"        // the same layers, and a SOCI index of version 2
+)
+
+// stargz returns the format of new layers.
+func (f Format) stargz() stargz.Format {
+	if f == EStargz {
+		return stargz.EStargz
 	}
-	return 0, fmt.Errorf("%q is no format of layers: want estargz or zstdchunked", name)
+	return stargz.StargzZstd
+}
+
+// Check returns an error if there is no such format, or if the options contradict each other.
+func (o Options) Check() error {
+	most := maxGzip
+	switch o.Format {
+	case EStargz:
+	case ZstdChunked:
+		most = maxZstd
+	case SOCI:
+		if o.Level != 0 {
+			return fmt.Errorf("level %d of %s: its layers stay as they are", o.Level, o.Format)
+		}
+		return nil
+	default:
+		return fmt.Errorf("%q is no format: want %s, %s or %s", o.Format, EStargz, ZstdChunked, SOCI)
+	}
+	if level := o.level(); level < 1 || level > most {
+		return fmt.Errorf("level %d of %s: want 1 to %d", level, o.Format, most)
+	}
+	return nil
+}
+
+func (o Options) level() int {
+	switch {
+	case o.Level != 0:
+		return o.Level
+	case o.Format == EStargz:
+		return defaultGzip
+	}
+	return defaultZstd
 }
 
 // ReadPaths reads a list of paths from a file: one in each line, relative to the image's root or

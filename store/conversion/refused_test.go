@@ -18,7 +18,6 @@ import (
 
 	ggcr "github.com/google/go-containerregistry/pkg/registry"
 
-	"lighter/format/stargz"
 	"lighter/store/conversion"
 	"lighter/store/registry"
 	tars "lighter/test/testkit/tarball"
@@ -104,7 +103,7 @@ func TestRefused(t *testing.T) {
 		},
 	} {
 		t.Run(want, func(t *testing.T) {
-			dir, o := t.TempDir(), conversion.Options{Format: stargz.EStargz, Dir: t.TempDir(), Jobs: 2}
+			dir, o := t.TempDir(), conversion.Options{Format: conversion.EStargz, Dir: t.TempDir(), Jobs: 2}
 			from := opened(t, "oci:"+source(t))
 			_, err := convert(t.Context(), from, "linux/amd64", "oci:"+dir, o)
 			if err == nil || !strings.Contains(err.Error(), want) {
@@ -149,7 +148,7 @@ func TestRegistryRefusesParts(t *testing.T) {
 	from := opened(t, "oci:"+stored(t, imageOf(t, layers(), nil)))
 	for method, part := range map[string]string{http.MethodPatch: "/uploads/", http.MethodPut: "/manifests/", "": ""} {
 		host, failed := faulty(t, method, part)
-		o := conversion.Options{Format: stargz.StargzZstd, Dir: t.TempDir()}
+		o := conversion.Options{Format: conversion.ZstdChunked, Dir: t.TempDir()}
 		done, err := convert(t.Context(), from, "", "docker://"+host+"/tools/shell:1", o)
 		source, findErr := registry.FindSource(t.Context(), host+"/tools/shell:1", false)
 		if part == "" {
@@ -181,7 +180,7 @@ func TestCancelled(t *testing.T) {
 	for _, step := range []string{"read", "write"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		seen := false
-		o := conversion.Options{Format: stargz.EStargz, Jobs: 2, Dir: t.TempDir(),
+		o := conversion.Options{Format: conversion.EStargz, Jobs: 2, Dir: t.TempDir(),
 			Report: func(now, _ string, _, _ int64) {
 				if now == step {
 					seen = true
@@ -229,7 +228,7 @@ func TestDestinations(t *testing.T) {
 		t.Fatal(err)
 	}
 	from := opened(t, "oci:"+stored(t, imageOf(t, layers(), nil)))
-	_, image := converted(t, from, dir, "", conversion.Options{Format: stargz.EStargz})
+	_, image := converted(t, from, dir, "", conversion.Options{Format: conversion.EStargz})
 	if all, err := image.Layers(); err != nil || len(tarOf(t, all[0])) == 0 {
 		t.Errorf("got %v", err)
 	}
@@ -240,8 +239,8 @@ func TestDestinations(t *testing.T) {
 
 // Options that no format has are refused.
 func TestOptions(t *testing.T) {
-	for _, o := range []conversion.Options{{}, {Format: stargz.ContainersZstd}, {Format: stargz.EStargz, Level: 10},
-		{Format: stargz.StargzZstd, Level: 23}, {Format: stargz.EStargz, Level: -1}} {
+	for _, o := range []conversion.Options{{}, {Format: "x"}, {Format: conversion.SOCI, Level: 1}, {Format: conversion.EStargz, Level: 10},
+		{Format: conversion.ZstdChunked, Level: 23}, {Format: conversion.EStargz, Level: -1}} {
 		if err := o.Check(); err == nil {
 			t.Errorf("%+v: got no error", o)
 		}

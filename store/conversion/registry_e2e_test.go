@@ -36,12 +36,12 @@ func TestFromRegistryToRegistry(t *testing.T) {
 	if err := remote.WriteIndex(reference(t, host+"/tools/shell:1"), index); err != nil {
 		t.Fatal(err)
 	}
-	for _, format := range formats {
+	for format := range formats {
 		from, err := registry.FindSource(t.Context(), host+"/tools/shell:1", false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ref := fmt.Sprintf("%s/lazy/shell:%d", host, format)
+		ref := fmt.Sprintf("%s/lazy/shell:%s", host, format)
 		o := conversion.Options{Format: format, Jobs: 2, Prioritized: []string{"usr/large"}, Dir: t.TempDir()}
 		done, err := convert(t.Context(), from, "all", "docker://"+ref, o)
 		if err != nil || len(done.Images) != 2 {

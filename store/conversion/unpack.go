@@ -32,33 +32,24 @@ func (c *converter) unpack(ctx context.Context, from *registry.Original, n int) 
 			err = errors.Join(err, f.Close())
 		}
 	}()
-	old := from.Layers[n]
-	in := &digested{ctx: ctx, r: stored, sum: sha256.New(), report: c.reporter("read", nameOf(from, n), old.Size)}
-	if from.Digest != "" {
-		in.limit = old.Size
-	} else {
-		in.report = func(int64) {}
+	in, diff := c.digested(ctx, stored, from, n), sha256.New()
+	if size, err = unpackTo(io.MultiWriter(f, diff), in); err == nil {
+		_, err = io.Copy(io.Discard, in)
 	}
-	plain, err := compress.Layer(in)
+	if err == nil {
+		err = in.check(from, n, diff)
+	}
+	return f, size, err
+}
+
+// unpackTo writes the tar of a layer, and returns its size.
+func unpackTo(w io.Writer, layer io.Reader) (size int64, err error) {
+	plain, err := compress.Layer(layer)
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
-	diff := sha256.New()
-	size, err = io.Copy(io.MultiWriter(f, diff), plain)
-	if err := errors.Join(err, plain.Close()); err != nil {
-		return nil, 0, err
-	}
-	if _, err := io.Copy(io.Discard, in); err != nil {
-		return nil, 0, err
-	}
-	if got := digest.NewDigest(digest.SHA256, in.sum); from.Digest != "" && (got != old.Digest || in.n != old.Size) {
-		return nil, 0, fmt.Errorf("its %d bytes have the digest %s, want %d bytes with that of its name", in.n, got,
-			old.Size)
-	}
-	if got := digest.NewDigest(digest.SHA256, diff); got.String() != from.DiffIDs[n] {
-		return nil, 0, fmt.Errorf("its tar has the digest %s, and the config names %s", got, from.DiffIDs[n])
-	}
-	return f, size, nil
+	size, err = io.Copy(w, plain)
+	return size, errors.Join(err, plain.Close())
 }
 
 // digested hashes what is read, up to a limit, until its context is done.
@@ -81,4 +72,27 @@ func (d *digested) Read(p []byte) (int, error) {
 	}
 	d.report(int64(n))
 	return n, err
+}
+
+// digested returns a reader of a layer as it is stored.
+func (c *converter) digested(ctx context.Context, stored io.Reader, from *registry.Original, n int) *digested {
+	d := &digested{ctx: ctx, r: stored, sum: sha256.New(), report: func(int64) {}}
+	if from.Digest != "" {
+		d.limit = from.Layers[n].Size
+		d.report = c.reporter("read", nameOf(from, n), d.limit)
+	}
+	return d
+}
+
+// check compares what was read with the layer's descriptor, and the digest of its tar with the
+// diffID.
+func (d *digested) check(from *registry.Original, n int, tar hash.Hash) error {
+	want := from.Layers[n]
+	if got := digest.NewDigest(digest.SHA256, d.sum); from.Digest != "" && (got != want.Digest || d.n != want.Size) {
+		return fmt.Errorf("its %d bytes have the digest %s, want %d bytes with that of its name", d.n, got, want.Size)
+	}
+	if got := digest.NewDigest(digest.SHA256, tar); got.String() != from.DiffIDs[n] {
+		return fmt.Errorf("its tar has the digest %s, and the config names %s", got, from.DiffIDs[n])
+	}
+	return nil
 }

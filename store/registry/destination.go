@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -48,8 +49,23 @@ func FindDestination(ctx context.Context, ref string, plainHTTP bool) (*Destinat
 
 // Blob pushes a blob, unless the repository has it. open may be called again, after a failure.
 func (d *Destination) Blob(ctx context.Context, blob ocispec.Descriptor, open func() (io.ReadCloser, error)) error {
-	if err := d.pusher.Upload(ctx, d.ref.Context(), upload{blob, open}); err != nil {
-		return fmt.Errorf("push blob %s to %s: %w", blob.Digest, d.ref.Context(), err)
+	return d.upload(ctx, blob.Digest, upload{blob, open})
+}
+
+// Layer pushes a layer of an image as Blob does. If the image is in another repository of the same
+// registry, the registry is asked to take the layer from there.
+func (d *Destination) Layer(ctx context.Context, from *Original, n int, open func() (io.ReadCloser, error)) error {
+	blob := from.Layers[n]
+	source, ok := from.layers[n].(*remote.MountableLayer)
+	if !ok || source.Reference.Context().RegistryStr() != d.ref.Context().RegistryStr() {
+		return d.Blob(ctx, blob, open)
+	}
+	return d.upload(ctx, blob.Digest, &remote.MountableLayer{Layer: upload{blob, open}, Reference: source.Reference})
+}
+
+func (d *Destination) upload(ctx context.Context, id digest.Digest, l v1.Layer) error {
+	if err := d.pusher.Upload(ctx, d.ref.Context(), l); err != nil {
+		return fmt.Errorf("push blob %s to %s: %w", id, d.ref.Context(), err)
 	}
 	return nil
 }

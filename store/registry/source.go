@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -128,7 +129,8 @@ func (s *Source) originals(platform string) (all []*Original, err error) {
 	return all, nil
 }
 
-// manifests returns the images of the index that have a platform. Others are attestations.
+// manifests returns the images of the index that have a platform. Others are attestations, and
+// artifacts such as SOCI's indexes, which have the platform of their image.
 func (s *Source) manifests() (found []ocispec.Descriptor, err error) {
 	raw, err := s.local.index.RawManifest()
 	if err != nil {
@@ -142,7 +144,8 @@ func (s *Source) manifests() (found []ocispec.Descriptor, err error) {
 		return nil, fmt.Errorf("its index: %w", err)
 	}
 	for _, d := range index.Manifests {
-		if p := d.Platform; p != nil && p.OS != "unknown" && d.Digest.Validate() == nil {
+		isImage := d.ArtifactType == "" || types.MediaType(d.ArtifactType).IsConfig()
+		if p := d.Platform; p != nil && p.OS != "unknown" && isImage && d.Digest.Validate() == nil {
 			found = append(found, d)
 		}
 	}

@@ -16,7 +16,8 @@ func TestEntriesOfUnusualLayers(t *testing.T) {
 	for _, chain := range tarball.Odd() {
 		for _, layer := range chain.Layers {
 			all++
-			ztoc, err := Make(bytes.NewReader(layer), Options{Uncompressed, DefaultSpanSize, goldenTool, tree.Limits{}, nil})
+			ztoc, err := Make(bytes.NewReader(layer),
+				Options{Compression: Uncompressed, SpanSize: DefaultSpanSize, Tool: goldenTool})
 			if err != nil {
 				continue // as SOCI does, or a sparse file
 			}

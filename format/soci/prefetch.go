@@ -64,7 +64,7 @@ func decodePrefetch(data []byte, spans int) ([]Spans, error) {
 }
 
 // Contents returns the spans that have the contents of each regular file that is not empty, by its
-// path in the layer, without a slash at either end. A hard link has those of the file that it names.
+// path in the layer, relative to the root. A hard link has those of the file that it names.
 func (t *Table) Contents() (map[string]Spans, error) {
 	all := map[string]Spans{}
 	source := t.Layer(func(e *tree.Entry, offset int64) error {
@@ -89,16 +89,12 @@ func (t *Table) Contents() (map[string]Spans, error) {
 }
 
 // PrefetchOf returns, for each layer, the spans that have the contents of files, in the order of
-// the paths. A file is that of the topmost layer that has a zTOC and a file of this path, as in
-// SOCI's programs. Paths that no layer has are ignored. layers are the zTOCs, the lowest first; nil:
-// the layer has none.
+// the paths. layers are the zTOCs of an image, the lowest first. A file is that of the topmost of
+// them that has a file of this path, as in SOCI's programs. Other paths are ignored.
 func PrefetchOf(layers []*Table, paths []string) ([][]Spans, error) {
 	contents := make([]map[string]Spans, len(layers))
 	for i, t := range layers {
 		var err error
-		if t == nil {
-			continue
-		}
 		if contents[i], err = t.Contents(); err != nil {
 			return nil, err
 		}

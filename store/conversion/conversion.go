@@ -16,10 +16,10 @@
 // there.
 //
 // A layer is unpacked to a file without a name in the directory for temporary files: its tar, and
-// for a registry also the new layer. With a SOCI index it is the layer as it is stored, and only for
-// a registry. There is one layer at a time, and the files end with the process, however it ends.
-// Memory is bounded by the number of members that are compressed at a time, and their length. A
-// SOCI index needs a kilobyte for each entry of a layer, and twice the zTOC of a layer; with
+// for a registry also the new layer. With a SOCI index it is the layer as it is stored, and only
+// for a registry. There is one layer at a time, and the files end with the process, however it
+// ends. Memory is bounded by the number of members that are compressed at a time, and their length.
+// A SOCI index needs a kilobyte for each entry of a layer, and twice the zTOC of a layer; with
 // prioritized files, also all zTOCs of the image.
 //
 // The package refuses layers that are no tar, and entries that a table of contents cannot express.

@@ -241,7 +241,8 @@ func TestPlatforms(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	if _, err := convert(t.Context(), from, "all", "oci:"+dir, conversion.Options{Format: conversion.EStargz}); err != nil {
+	_, err := convert(t.Context(), from, "all", "oci:"+dir, conversion.Options{Format: conversion.EStargz})
+	if err != nil {
 		t.Fatal(err)
 	}
 	if images, err := opened(t, "oci:"+dir).Originals("linux/arm64"); err != nil || len(images) != 1 ||

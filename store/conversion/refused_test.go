@@ -239,8 +239,9 @@ func TestDestinations(t *testing.T) {
 
 // Options that no format has are refused.
 func TestOptions(t *testing.T) {
-	for _, o := range []conversion.Options{{}, {Format: "x"}, {Format: conversion.SOCI, Level: 1}, {Format: conversion.EStargz, Level: 10},
-		{Format: conversion.ZstdChunked, Level: 23}, {Format: conversion.EStargz, Level: -1}} {
+	for _, o := range []conversion.Options{{}, {Format: "x"}, {Format: conversion.SOCI, Level: 1},
+		{Format: conversion.EStargz, Level: 10}, {Format: conversion.ZstdChunked, Level: 23},
+		{Format: conversion.EStargz, Level: -1}} {
 		if err := o.Check(); err == nil {
 			t.Errorf("%+v: got no error", o)
 		}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -67,15 +66,6 @@ func TestFromRegistryToRegistry(t *testing.T) {
 		}
 		readByStargz(t, got)
 	}
-}
-
-func reference(t *testing.T, ref string) name.Reference {
-	t.Helper()
-	parsed, err := name.ParseReference(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return parsed
 }
 
 // readByStargz reads the first layer of an index's first image with stargz-snapshotter's library.

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// minIndexed is the size in bytes of the smallest layer that gets a zTOC, as in SOCI's programs.
-	// Snapshotters fetch smaller ones as a whole.
+	// minIndexed is the size in bytes of the smallest layer that gets a zTOC, as in SOCI's
+	// programs. Snapshotters fetch smaller ones as a whole.
 	minIndexed = 10 << 20
 	// maxEntries bounds the entries of a layer, of which each takes a kilobyte of memory.
 	maxEntries = 1 << 23
@@ -131,7 +131,8 @@ func (c *converter) index(ctx context.Context, from *registry.Original, layers [
 			if len(list) == 0 {
 				continue
 			}
-			if index.Layers[i].Prefetch, err = c.blob(ctx, soci.MediaTypePrefetch, soci.EncodePrefetch(list)); err != nil {
+			text := soci.EncodePrefetch(list)
+			if index.Layers[i].Prefetch, err = c.blob(ctx, soci.MediaTypePrefetch, text); err != nil {
 				return nil, err
 			}
 		}

@@ -201,7 +201,7 @@ socket: proc
 store: format/chunk format/pack sleep
 store/attachment: format/attached format/chunk format/compress format/erofs format/index format/layer
 	format/layer/survey format/pack format/plan format/trace format/tree store store/registry store/repository
-store/conversion: durable format/compress format/stargz store/registry
+store/conversion: durable format/chunk format/compress format/soci format/stargz format/tree store/registry
 store/disk: durable format/chunk store
 store/origin: format/chunk format/compress format/index format/pack format/trace proc sleep store wire wire/client
 store/registry: registries store/repository wire

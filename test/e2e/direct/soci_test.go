@@ -126,3 +126,35 @@ func TestSOCI(t *testing.T) {
 	}
 	compare(t, s, ref)
 }
+
+// What `lighter export --format soci` pushes starts lazily, and has the same files as with overlayfs.
+// Only the index is new: the repository has the layers already.
+func TestExportedSOCI(t *testing.T) {
+	s := start(t, site.Options{Hubs: []string{}}, "lazy/*")
+	dir := filepath.Join(t.TempDir(), "layout") // with a small layer, which has no zTOC
+	err := layout.Extend(images.Dir("base"), dir,
+		func(l *layout.Layer) error { return l.File("opt/mine", []byte(strings.Repeat("mine", 1000))) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Push(t.Context(), dir, "plain"); err != nil {
+		t.Fatal(err)
+	}
+	first := filepath.Join(t.TempDir(), "first")
+	if err := os.WriteFile(first, []byte("/usr/bin/dash\n/usr/bin/perl\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ref := site.Reference("lazy/soci")
+	export(t, "--format", "soci", "--to", "docker://"+ref, "--plain-http", "--source-plain-http", "--prioritize", first,
+		site.Reference("plain"))
+	if moved := pull(t, s, ref); moved > images.Size(t, "base")/4 {
+		t.Errorf("the pull received %d bytes, want the zTOC only", moved)
+	}
+	if st := sitetest.Status(t, s); len(st.Images) != 1 || !st.Images[0].Lazy {
+		t.Errorf("images %+v, want one that is lazy", st.Images)
+	}
+	if out := run(t, s, site.Lighter, ref, "sh", "-c", hello); out != "hello\n" {
+		t.Fatalf("got %q", out)
+	}
+	compare(t, s, ref)
+}

@@ -26,3 +26,47 @@ func TestSOCIIsLazy(t *testing.T) {
 		t.Errorf("pulling and running `true` received %d of %d bytes, want a third at most", bytes, whole)
 	}
 }
+
+// SOCI's snapshotter runs what `lighter export --format soci` makes, shows its files, and fetches
+// the prioritized ones before a container reads them.
+func TestSOCIRunsExportedImages(t *testing.T) {
+	settings := write(t, "[background_fetch]\ndisable = true\n[prefetch]\nenable = true\n")
+	s, whole := start(t, site.Peer{Snapshotter: "soci",
+		Command: []string{tool(t, "soci"), "snapshotter", "--root", "{root}",
+			"--address", "{socket}", "--containerd", "{containerd}", "--config", settings, "--plain-http",
+			"{registry}"}})
+	lighter, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exported := func(name string, flags ...string) int64 {
+		args := append([]string{"export", "--format", "soci", "--plain-http", "--source-plain-http", "--to",
+			"docker://" + site.Reference(name)}, append(flags, site.Reference("base"))...)
+		if out, err := exec.CommandContext(t.Context(), lighter, args...).CombinedOutput(); err != nil {
+			t.Fatalf("lighter export: %v: %s", err, out)
+		}
+		return pullAndRun(t, s, "soci", name)
+	}
+	bytes := exported("exported")
+	// `true` does not need perl.
+	more := exported("prioritized", "--prioritize", write(t, "/usr/bin/perl\n"))
+	if bytes > whole/3 || more < bytes+1<<20 || more > whole/2 {
+		t.Errorf("received %d bytes, and %d with a prioritized file, of %d; want a third at most, at least %d more, and "+
+			"half of the image at most", bytes, more, whole, 1<<20)
+	}
+	if _, err := s.Machine.Pull(t.Context(), site.Overlayfs, site.Reference("base")); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for snapshotter, name := range map[string]string{"soci": "prioritized", site.Overlayfs: "base"} {
+		ran, err := s.Machine.Run(t.Context(), snapshotter, site.Reference(name), "sh", "-c",
+			"find /usr /var /opt -xdev -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum")
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[snapshotter] = ran.Output
+	}
+	if files["soci"] != files[site.Overlayfs] || len(files["soci"]) < 64 {
+		t.Errorf("the files differ: %v", files)
+	}
+}

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"fmt"
-	"slices"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -12,11 +11,10 @@ import (
 type Places struct {
 	Blob  chunk.ID            // the layer's blob, as a pack
 	Units map[chunk.ID]uint32 // the numbers of the units, by chunk
-	First []uint32            // as in Layer
 }
 
 // Places returns where the layer's chunks are.
-func (l *Layer) Places() Places { return Places{l.Table.blob, l.Units, l.First} }
+func (l *Layer) Places() Places { return Places{l.Table.blob, l.Units} }
 
 // Places reads where the chunks of an untrusted table are. If several units have a chunk, it is the
 // first one. The result takes about 100 bytes a chunk.
@@ -44,8 +42,7 @@ type Startups struct {
 
 // Locations returns the encoded locations of a tree's chunks: in the startup packs, or else in the
 // lowest layer that has the chunk. refs calls fn with the chunk of each of the tree's extents, in
-// order. Without startup packs, what the writers of the layers have put first is fetched at mount,
-// that of the top layer first. The error is that of refs, or names a chunk that no layer has.
+// order. The error is that of refs, or names a chunk that no layer has.
 func Locations(tree chunk.ID, refs func(fn func(i int64, ref chunk.Ref) error) error, layers []Places,
 	made Startups) ([]byte, error) {
 	b := index.NewLocations(tree)
@@ -64,11 +61,6 @@ func Locations(tree chunk.ID, refs func(fn func(i int64, ref chunk.Ref) error) e
 	})
 	if err != nil {
 		return nil, err
-	}
-	if len(made.Packs) == 0 {
-		for _, l := range slices.Backward(layers) {
-			b.Startup(index.Startup{Pack: l.Blob, Units: l.First, AtMount: true})
-		}
 	}
 	for _, s := range made.Packs {
 		b.Startup(s)

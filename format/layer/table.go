@@ -40,8 +40,8 @@ type Layer struct {
 	Table *Builder
 	// Units are the numbers of the units, by chunk.
 	Units map[chunk.ID]uint32
-	// First are the stored bytes of the first units, which a start reads according to the writer of
-	// the layer. Empty: the writer does not say.
+	// First are the numbers of the units that a start reads according to the writer of the layer,
+	// ascending. Empty: the writer does not say.
 	First []uint32
 	// Source returns a reader of the entries, for tree.Apply.
 	Source func() tree.LayerSource

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -311,12 +312,18 @@ func TestMap(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := table.Map(chunk.Sum(blob), 7); err == nil {
+		if _, err := table.Map(chunk.Sum(blob), 7, nil); err == nil {
 			t.Error("a zTOC of another size was mapped")
 		}
-		l, err := table.Map(chunk.Sum(blob), int64(len(blob)))
+		last := table.Spans() - 1
+		l, err := table.Map(chunk.Sum(blob), int64(len(blob)), []Spans{{First: 7, Last: 9}, {First: last, Last: last},
+			{First: 8, Last: 10, Priority: -1}, {First: 2, Last: 2}})
 		if err != nil {
 			t.Fatal(err)
+		}
+		// All spans but the last one, which has the end of the tar, have a part of a file.
+		if want := []uint32{2, 7, 8, 9, 10}; !slices.Equal(l.First, want) {
+			t.Errorf("%s: a start reads the units %v, want %v", compression, l.First, want)
 		}
 		if got := readMapped(t, l, blob); !maps.Equal(got, contents) {
 			t.Errorf("%s: the files differ", compression)

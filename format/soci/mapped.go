@@ -11,8 +11,9 @@ import (
 
 // Map returns the layer with the blob of size bytes as a node reads it: each span is a unit, which
 // is verified by the digest of its compressed bytes, and the chunks have derived IDs. A file that
-// crosses spans has a chunk in each. The error says which span exceeds the bounds of a table.
-func (t *Table) Map(blob chunk.ID, size int64) (*layer.Layer, error) {
+// crosses spans has a chunk in each. A start reads the spans of prefetch, a list of DecodePrefetch;
+// their priorities are ignored. The error says which span exceeds the bounds of a table.
+func (t *Table) Map(blob chunk.ID, size int64, prefetch []Spans) (*layer.Layer, error) {
 	if size != t.CompressedSize {
 		return nil, fmt.Errorf("the zTOC is of a layer of %d bytes, the blob has %d", t.CompressedSize, size)
 	}
@@ -29,7 +30,14 @@ func (t *Table) Map(blob chunk.ID, size int64) (*layer.Layer, error) {
 		return nil, err
 	}
 	l := &layer.Layer{Table: layer.NewBuilder(blob, size), Units: map[chunk.ID]uint32{}}
+	changes := make([]int, t.Spans()+1) // how many runs begin at a span, less those that end before it
+	for _, s := range prefetch {
+		changes[s.First]++
+		changes[s.Last+1]--
+	}
+	runs := 0
 	for i, u := range m.units {
+		runs += changes[i]
 		if len(u.Chunks) == 0 {
 			continue
 		}
@@ -39,6 +47,9 @@ func (t *Table) Map(blob chunk.ID, size int64) (*layer.Layer, error) {
 		}
 		for _, c := range u.Chunks {
 			l.Units[c.ID] = n
+		}
+		if runs > 0 {
+			l.First = append(l.First, n)
 		}
 	}
 	m.units = nil // the table has them

@@ -95,7 +95,7 @@ func (m *mapper) add(u layer.Unit) error {
 		m.Units[c.ID] = n
 	}
 	if u.Offset < m.landmark {
-		m.First = append(m.First, uint32(u.Stored))
+		m.First = append(m.First, n)
 	}
 	return nil
 }

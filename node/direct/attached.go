@@ -62,7 +62,7 @@ func makeAttached(
 		}
 		err := fetchAttached(ctx, f, im, sub)
 		if err == nil {
-			return made{f.Contents.Tree, f.Contents.Packs, f.In.String()}, rename(sub, dir)
+			return made{tree: f.Contents.Tree, packs: f.Contents.Packs, packsIn: f.In.String()}, rename(sub, dir)
 		}
 		if !errors.As(err, new(*chunk.InvalidError)) && !errors.Is(err, chunk.ErrNotFound) {
 			return made{}, err
@@ -103,7 +103,7 @@ func fetchAttached(ctx context.Context, f attachment.Found, im *read, dir string
 	})
 	for i, d := range c.Tables {
 		group.Go(func() error {
-			path := filepath.Join(dir, strconv.Itoa(i))
+			path := tablePath(dir, i)
 			if err := fetchBlob(fetching, f, d, path, func(r io.Reader, to io.Writer) error {
 				_, err := io.Copy(to, r)
 				return err
@@ -214,10 +214,7 @@ func (t *keptTree) inLayers(id chunk.ID) (chunk.Unit, error) {
 
 // readPlaces reads where the chunks of a tree's layers are.
 func (t *keptTree) readPlaces() (all []layer.Places, err error) {
-	for _, l := range t.layers {
-		if l.startup != nil {
-			continue
-		}
+	for _, l := range t.layers[:len(t.Layers)] {
 		p, err := l.table.Places()
 		if err != nil {
 			return nil, err

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -35,10 +34,11 @@ const (
 
 // image is what is kept of an image: the file image.
 type image struct {
-	Places  []place         `json:"places"`  // where it was pulled from, the first one first
-	DiffIDs []digest.Digest `json:"diffIDs"` // of the layers
-	Layers  []v1.Descriptor `json:"layers"`  // the lowest first
-	Format  string          `json:"format"`  // the word of the format that the tables had
+	Places  []place         `json:"places"`          // where it was pulled from, the first one first
+	DiffIDs []digest.Digest `json:"diffIDs"`         // of the layers
+	Layers  []v1.Descriptor `json:"layers"`          // the lowest first
+	Format  string          `json:"format"`          // the word of the format that the tables had
+	First   []firstPack     `json:"first,omitempty"` // the units of layers that a start reads
 	Packs   []attached.Pack `json:"packs,omitempty"`
 	PacksIn string          `json:"packsIn,omitempty"` // the repository of the startup packs
 }
@@ -60,7 +60,7 @@ type kept struct {
 
 	mu    sync.Mutex // guards the following
 	trees map[chunk.ID]*keptTree
-	packs map[chunk.ID][]*keptLayer // by the digests of their blobs
+	packs map[chunk.ID][]*keptLayer // by keptLayer.pack
 }
 
 type keptTree struct {
@@ -70,11 +70,11 @@ type keptTree struct {
 	places func() ([]layer.Places, error) // of the layers
 }
 
-// keptLayer is a layer of one tree, or a startup pack.
+// keptLayer is a layer of one tree, its first units, or a startup pack.
 type keptLayer struct {
 	of         *keptTree
 	descriptor v1.Descriptor
-	pack       chunk.ID
+	pack       chunk.ID       // the digest of the blob, or of the table of a layer's first units
 	startup    *attached.Pack // nil: a layer, which has the following
 	file       *os.File
 	table      *layer.Table
@@ -124,23 +124,8 @@ func (k *kept) open(id chunk.ID) error {
 	if err == nil && (len(t.Places) == 0 || len(t.Layers) != len(t.DiffIDs)) {
 		err = errors.New("the file lacks places or diffIDs")
 	}
-	for i, d := range t.Layers {
-		if err != nil {
-			break
-		}
-		var l *keptLayer
-		if l, err = openLayer(k.path(id, strconv.Itoa(i)), d); err == nil {
-			l.of = t
-			t.layers = append(t.layers, l)
-		}
-	}
-	for i := range t.Packs {
-		if err != nil {
-			break
-		}
-		l := &keptLayer{of: t, descriptor: t.Packs[i].Blob, startup: &t.Packs[i]}
-		l.pack, err = packOf(l.descriptor)
-		t.layers = append(t.layers, l)
+	if err == nil {
+		err = t.openLayers(filepath.Join(k.dir, id.String()))
 	}
 	if err != nil {
 		t.close()
@@ -155,6 +140,39 @@ func (k *kept) open(id chunk.ID) error {
 	return nil
 }
 
+// openLayers opens the tables in the tree's directory.
+func (t *keptTree) openLayers(dir string) error {
+	for i, d := range t.Layers {
+		l, err := openLayer(tablePath(dir, i), d)
+		if err != nil {
+			return err
+		}
+		l.of = t
+		t.layers = append(t.layers, l)
+	}
+	for _, f := range t.First {
+		if f.Layer < 0 || f.Layer >= len(t.Layers) {
+			return fmt.Errorf("the first units of layer %d of %d", f.Layer, len(t.Layers))
+		}
+		l, err := openLayer(filepath.Join(dir, f.Pack.String()), t.Layers[f.Layer])
+		if err != nil {
+			return err
+		}
+		l.of, l.pack = t, f.Pack
+		t.layers = append(t.layers, l)
+	}
+	for i := range t.Packs {
+		l := &keptLayer{of: t, descriptor: t.Packs[i].Blob, startup: &t.Packs[i]}
+		var err error
+		if l.pack, err = packOf(l.descriptor); err != nil {
+			return err
+		}
+		t.layers = append(t.layers, l)
+	}
+	return nil
+}
+
+// openLayer opens the table of a layer, or of its first units.
 func openLayer(path string, d v1.Descriptor) (*keptLayer, error) {
 	pack, err := packOf(d)
 	if err != nil {
@@ -205,7 +223,8 @@ func (k *kept) has(tree chunk.ID) bool {
 	return k.trees[tree] != nil
 }
 
-// layersOf returns the layers whose blob is a pack: one for each tree that has it.
+// layersOf returns the layers whose blob is a pack, and what else is that pack: one for each tree
+// that has it.
 func (k *kept) layersOf(pack chunk.ID) []*keptLayer {
 	k.mu.Lock()
 	defer k.mu.Unlock()

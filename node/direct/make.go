@@ -37,6 +37,7 @@ type format struct {
 // made is a tree that was made, or that was found to be made.
 type made struct {
 	tree    chunk.ID
+	first   []firstPack
 	packs   []attached.Pack // startup packs
 	packsIn string          // their repository
 }
@@ -84,7 +85,7 @@ func (m *Images) makeAs(
 		return id, err
 	}
 	kept := image{Places: []place{{from.String(), im.digest, im.lower}}, DiffIDs: im.diffIDs, Layers: im.layers,
-		Format: f.word, Packs: made.packs, PacksIn: made.packsIn}
+		Format: f.word, First: made.first, Packs: made.packs, PacksIn: made.packsIn}
 	b, err := json.Marshal(kept)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(fresh, "image"), b, 0o600)
@@ -96,10 +97,10 @@ func (m *Images) makeAs(
 }
 
 // makeOf returns what makes a tree of the tables of an image's layers.
-func makeOf(tables func(context.Context, *repository.Repository, *read) ([]*layer.Layer, error)) func(
+func makeOf(tables func(context.Context, *Images, *repository.Repository, *read) ([]*layer.Layer, error)) func(
 	context.Context, *Images, *repository.Repository, *read, string) (made, error) {
-	return func(ctx context.Context, _ *Images, from *repository.Repository, im *read, dir string) (m made, err error) {
-		layers, err := tables(ctx, from, im)
+	return func(ctx context.Context, all *Images, from *repository.Repository, im *read, dir string) (m made, err error) {
+		layers, err := tables(ctx, all, from, im)
 		if err != nil {
 			return m, err
 		}
@@ -111,7 +112,7 @@ func makeOf(tables func(context.Context, *repository.Repository, *read) ([]*laye
 		if err != nil {
 			return m, notDirect{fmt.Errorf("merge the layers of manifest %s: %w", im.digest, err)}
 		}
-		if m.tree, err = write(dir, merged, layers); err != nil {
+		if m, err = write(dir, merged, layers); err != nil {
 			return m, fmt.Errorf("make the index of manifest %s: %w", im.digest, err)
 		}
 		return m, nil
@@ -120,14 +121,14 @@ func makeOf(tables func(context.Context, *repository.Repository, *read) ([]*laye
 
 // write writes a tree's index and locations, and its layers' tables, to a directory. A chunk that
 // several layers have is read from the lowest one.
-func write(dir string, merged *tree.Tree, layers []*layer.Layer) (id chunk.ID, err error) {
+func write(dir string, merged *tree.Tree, layers []*layer.Layer) (m made, err error) {
 	for i, l := range layers {
-		err := create(filepath.Join(dir, strconv.Itoa(i)), func(w io.Writer) error {
+		err := create(tablePath(dir, i), func(w io.Writer) error {
 			_, err := l.Table.WriteTo(w)
 			return err
 		})
 		if err != nil {
-			return id, err
+			return m, err
 		}
 	}
 	metadata := filepath.Join(dir, "metadata")
@@ -137,7 +138,7 @@ func write(dir string, merged *tree.Tree, layers []*layer.Layer) (id chunk.ID, e
 		return err
 	})
 	if err != nil {
-		return id, err
+		return m, err
 	}
 	err = create(filepath.Join(dir, "index"), func(w io.Writer) error {
 		file, err := os.Open(metadata)
@@ -148,18 +149,26 @@ func write(dir string, merged *tree.Tree, layers []*layer.Layer) (id chunk.ID, e
 		return made.Write(w, file)
 	})
 	if err = errors.Join(err, os.Remove(metadata)); err != nil {
-		return id, err
+		return m, err
 	}
 	var places []layer.Places
 	for _, l := range layers {
 		places = append(places, l.Places())
 	}
-	locations, err := layer.Locations(made.ID(), made.Refs, places, layer.Startups{})
-	if err != nil {
-		return id, err
+	m.tree = made.ID()
+	var startups layer.Startups
+	if m.first, startups, err = writeFirst(dir, layers); err != nil {
+		return m, err
 	}
-	return made.ID(), os.WriteFile(filepath.Join(dir, "locations"), locations, 0o600)
+	locations, err := layer.Locations(m.tree, made.Refs, places, startups)
+	if err != nil {
+		return m, err
+	}
+	return m, os.WriteFile(filepath.Join(dir, "locations"), locations, 0o600)
 }
+
+// tablePath returns the file of a layer's table.
+func tablePath(dir string, layer int) string { return filepath.Join(dir, strconv.Itoa(layer)) }
 
 // create writes a new file, through a buffer.
 func create(path string, fill func(w io.Writer) error) error {

@@ -19,7 +19,7 @@ const maxZTOC = 256 << 20
 
 // readSOCI reads an image's SOCI index and its zTOCs. Layers without a zTOC, which are small, are
 // read as a whole.
-func readSOCI(ctx context.Context, from *repository.Repository, im *read) ([]*layer.Layer, error) {
+func readSOCI(ctx context.Context, m *Images, from *repository.Repository, im *read) ([]*layer.Layer, error) {
 	tables, err := sociIndex(ctx, from, im)
 	if err != nil {
 		return nil, err
@@ -42,7 +42,11 @@ func readSOCI(ctx context.Context, from *repository.Repository, im *read) ([]*la
 		if err != nil {
 			return nil, notDirect{fmt.Errorf("the zTOC of layer %s: %w", d.Digest, err)}
 		}
-		l, err := table.Map(pack, d.Size)
+		spans, err := readPrefetch(ctx, from, indexed.Prefetch, table)
+		if err != nil {
+			m.config.Log.Warn("a layer's list of what a start reads is ignored", "layer", d.Digest, "err", err)
+		}
+		l, err := table.Map(pack, d.Size, spans)
 		if err != nil {
 			return nil, notDirect{fmt.Errorf("layer %s: %w", d.Digest, err)}
 		}
@@ -85,4 +89,18 @@ func sociIndex(
 		tables[chunk.ID(l.Layer)] = l
 	}
 	return tables, nil
+}
+
+// readPrefetch reads a layer's list of what to prefetch, if there is one.
+func readPrefetch(ctx context.Context, from *repository.Repository, list *soci.Blob, of *soci.Table) ([]soci.Spans,
+	error) {
+	if list == nil {
+		return nil, nil
+	}
+	d := v1.Descriptor{Digest: digest.Digest(list.Digest.String()), Size: list.Size}
+	b, err := from.Blob(ctx, d, soci.MaxPrefetch)
+	if err != nil {
+		return nil, err
+	}
+	return soci.DecodePrefetch(b, of.Spans())
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // readTables reads the tables of contents of an image: eStargz, zstd:chunked.
-func readTables(ctx context.Context, from *repository.Repository, im *read) ([]*layer.Layer, error) {
+func readTables(ctx context.Context, _ *Images, from *repository.Repository, im *read) ([]*layer.Layer, error) {
 	return eachLayer(ctx, im.layers, func(ctx context.Context, _ int, d v1.Descriptor) (*layer.Layer, error) {
 		return mapLayer(ctx, from, d)
 	})

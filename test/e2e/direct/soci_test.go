@@ -156,5 +156,8 @@ func TestExportedSOCI(t *testing.T) {
 	if out := run(t, s, site.Lighter, ref, "sh", "-c", hello); out != "hello\n" {
 		t.Fatalf("got %q", out)
 	}
+	if st := sitetest.Status(t, s); st.Ahead.Startup.Fetched == 0 {
+		t.Errorf("prefetched %+v, want the prioritized files", st.Ahead)
+	}
 	compare(t, s, ref)
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"slices"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -9,6 +10,10 @@ import (
 	"lighter/node/resolver"
 	"lighter/registries"
 )
+
+// probeEvery is how often a registry that has asked for a longer pause is asked again. Readers of
+// mounted images fail after 100 s.
+const probeEvery = 10 * time.Second
 
 // openDirect opens the images that start without a hub. If that fails, the node runs without them:
 // containers of other images must not wait for it.
@@ -22,6 +27,7 @@ func (n *Node) openDirect() {
 	}
 	all, err := registries.New(n.config.Registries, n.log, nil)
 	if err == nil {
+		all.Probe(probeEvery)
 		n.closers = append(n.closers, all.Close)
 		config.Registries = all
 		n.direct, err = direct.Open(config)

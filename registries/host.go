@@ -48,9 +48,11 @@ type host struct {
 	name      string              // HOST[:PORT]
 	limiter   *rate.Limiter       // of requests
 	transfers *semaphore.Weighted // of layers that are read at a time; nil: no limit
+	probe     time.Duration       // how often it is asked while it rests; 0: never
 
 	mu     sync.Mutex // guards the following
 	until  time.Time  // it rests until then
+	probed time.Time  // when it was last asked although it rests, or when its rest began
 	pauses int        // that it has asked for, one after the other
 }
 
@@ -61,7 +63,7 @@ func (t *table) hostOf(address string) *host {
 	if h, ok := t.hosts.Get(address); ok {
 		return h
 	}
-	h := &host{name: address, limiter: rate.NewLimiter(rate.Inf, 1)}
+	h := &host{name: address, limiter: rate.NewLimiter(rate.Inf, 1), probe: t.probe}
 	if name, port, err := net.SplitHostPort(address); err == nil && port == "443" {
 		h.name = name
 	}
@@ -75,32 +77,51 @@ func (t *table) hostOf(address string) *host {
 	return h
 }
 
-// allow waits until the host's budget allows a request. It returns a RestError if the host rests.
-func (h *host) allow(ctx context.Context) error {
-	if err := h.rests(); err != nil {
-		return err
+// allow waits until the host's budget allows a request. It returns a RestError if the host rests,
+// unless the request is a probe.
+func (h *host) allow(ctx context.Context) (isProbe bool, err error) {
+	if isProbe, err = h.rests(); err != nil {
+		return false, err
 	}
 	if err := h.limiter.Wait(ctx); err != nil {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return false, context.Cause(ctx)
 		}
-		return fmt.Errorf("too many requests wait for %s (requests_per_second): %w", h.name, err)
+		return false, fmt.Errorf("too many requests wait for %s (requests_per_second): %w", h.name, err)
+	}
+	if isProbe {
+		return true, nil
 	}
 	return h.rests()
 }
 
-func (h *host) rests() error {
+// rests returns a RestError if the host rests and is not to be probed now.
+func (h *host) rests() (isProbe bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if time.Now().Before(h.until) {
-		return &RestError{h.name, h.until}
+	now := time.Now()
+	switch {
+	case !now.Before(h.until):
+		return false, nil
+	case h.probe > 0 && !now.Before(h.probed.Add(h.probe)):
+		h.probed = now
+		return true, nil
 	}
-	return nil
+	return false, h.restError()
+}
+
+// restError returns the error of a host that rests. mu is held.
+func (h *host) restError() error {
+	until := h.until
+	if next := h.probed.Add(h.probe); h.probe > 0 && next.Before(until) {
+		until = next
+	}
+	return &RestError{h.name, until}
 }
 
 // note records what the host has answered. It returns a RestError if the host has to rest now, and
-// whether this rest is a new one.
-func (h *host) note(res *http.Response) (isNew bool, err error) {
+// whether this rest is a new one. A probe that is answered otherwise ends the rest.
+func (h *host) note(res *http.Response, isProbe bool) (isNew bool, err error) {
 	after := res.Header.Get("Retry-After")
 	asks := res.StatusCode == http.StatusTooManyRequests ||
 		res.StatusCode == http.StatusServiceUnavailable && after != ""
@@ -109,16 +130,19 @@ func (h *host) note(res *http.Response) (isNew bool, err error) {
 	if !asks {
 		if res.StatusCode < http.StatusInternalServerError {
 			h.pauses = 0
+			if isProbe {
+				h.until = time.Time{}
+			}
 		}
 		return false, nil
 	}
 	now := time.Now()
-	if now.Before(h.until) { // another answer to requests of the same time
-		return false, &RestError{h.name, h.until}
+	if now.Before(h.until) && !isProbe { // another answer to requests of the same time
+		return false, h.restError()
 	}
 	h.pauses++
-	h.until = now.Add(restOf(after, now, h.pauses))
-	return true, &RestError{h.name, h.until}
+	h.until, h.probed = now.Add(restOf(after, now, h.pauses)), now
+	return true, h.restError()
 }
 
 // restOf returns the pause that a header Retry-After asks for.

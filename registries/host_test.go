@@ -81,6 +81,44 @@ func TestLengthOfRests(t *testing.T) {
 	}
 }
 
+// With Probe, a host that rests gets one request in each such time, however many are wanted. Its
+// rest ends with the first answer that asks for no pause.
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	f := startFake(t)
+	r := open(t, Registry{Host: "127.0.0.1", Private: true, Logins: loginFile(t, f.host, secret)})
+	const every = 200 * time.Millisecond
+	r.Probe(every)
+	s := source(t, r, f.host+"/a")
+	requests := 0
+	f.with(func() {
+		f.answer = func(w http.ResponseWriter) bool {
+			requests++
+			w.Header().Set("Retry-After", "3600")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return true
+		}
+	})
+	began := time.Now()
+	for time.Since(began) < 3*every {
+		var rest *RestError
+		if err := has(t, s); !errors.As(err, &rest) || time.Until(rest.Until) > every {
+			t.Fatalf("error %v, want one that says when the host is asked again", err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if most := 1 + int(time.Since(began)/every); requests < 2 || requests > most {
+		t.Errorf("%d requests, want 2 to %d", requests, most)
+	}
+	f.with(func() { f.answer = nil })
+	time.Sleep(every)
+	for range 3 {
+		if err := has(t, s); err != nil {
+			t.Errorf("after the rest: %v", err)
+		}
+	}
+}
+
 // A host gets no more requests than its table allows.
 func TestBudget(t *testing.T) {
 	t.Parallel()

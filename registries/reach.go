@@ -62,7 +62,8 @@ func (b byTable) RoundTrip(req *http.Request) (*http.Response, error) {
 	req.Header.Set("User-Agent", "lighter")
 	t := b.tableOf(req.URL.Host)
 	h := t.hostOf(hostPort(req))
-	if err := h.allow(req.Context()); err != nil {
+	isProbe, err := h.allow(req.Context())
+	if err != nil {
 		return nil, err
 	}
 	res, err := t.transport.RoundTrip(req)
@@ -71,7 +72,7 @@ func (b byTable) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	b.observer.Requested(t.Host, res.StatusCode)
-	isNew, err := h.note(res)
+	isNew, err := h.note(res, isProbe)
 	if isNew {
 		b.observer.Rests(t.Host)
 	}

@@ -12,7 +12,8 @@
 //
 // A table bounds the requests to a host, and the layers that are read from it at a time. A host
 // that answers 429, or 503 with Retry-After, rests: until then all requests to it fail at once with
-// a RestError. The rest of a host without a table is forgotten if very many others are asked.
+// a RestError, but for probes (Probe). The rest of a host without a table is forgotten if very many
+// others are asked.
 //
 // Hazard: a registry names its token server, which gets the login. So give each registry a login of
 // its own, which can only read.
@@ -76,6 +77,8 @@ type table struct {
 	roots     *x509.CertPool
 	transport *http.Transport
 
+	probe time.Duration // how often a host that rests is asked; 0: never
+
 	mu    sync.Mutex // for the making of hosts
 	hosts *lru.Cache[string, *host]
 }
@@ -130,6 +133,15 @@ func (r *Registries) newTable(one Registry, roots *x509.CertPool) *table {
 		transport: r.newTransport(roots, headerTimeout)}
 	t.hosts, _ = lru.New[string, *host](maxHosts) // it fails for sizes below 1
 	return t
+}
+
+// Probe makes hosts that rest get one request in each such time. If the answer asks for no pause,
+// the rest ends. It is for processes whose users cannot wait for long, such as readers of mounted
+// images. It is called before any session is used.
+func (r *Registries) Probe(every time.Duration) {
+	for _, t := range append(r.tables, r.others) {
+		t.probe = every
+	}
 }
 
 // Close closes idle connections.

@@ -7,20 +7,21 @@ import (
 	"time"
 )
 
-// errFailing is returned to background requests while the source fails.
-var errFailing = errors.New("the source fails, so only readers' requests are sent")
+// errFailing is returned to background requests while their server fails.
+var errFailing = errors.New("its server fails, so only readers' requests are sent")
 
-// backoff stops background requests for maxPause after each failure of the source. Readers'
+// backoff stops background requests to a server for maxPause after each of its failures. Readers'
 // requests are still sent.
-type backoff struct{ until atomic.Int64 } // end of the pause, in Unix nanoseconds; 0: the source works
+type backoff struct{ until atomic.Int64 } // end of the pause, in Unix nanoseconds; 0: the server works
 
-func (b *backoff) wrap(next step) step {
+// obeyBackoff notes the failures of a flight's server.
+func obeyBackoff(next step) step {
 	return func(ctx context.Context, f *flight, take func(Answer) error) error {
 		err := next(ctx, f, take)
 		if err == nil {
-			b.until.Store(0)
+			f.route.backoff.until.Store(0)
 		} else if !isAnswer(err) && ctx.Err() == nil {
-			b.until.Store(time.Now().Add(maxPause).UnixNano())
+			f.route.backoff.until.Store(time.Now().Add(maxPause).UnixNano())
 		}
 		return err
 	}

@@ -4,8 +4,8 @@ import "time"
 
 // Retries.
 const (
-	// maxPause bounds the backoff between two tries of a reader (a source may ask for a longer
-	// pause: Unavailable.RetryAfter). It is also the pause of background requests after a failure.
+	// maxPause bounds the pause between two tries of a reader. It is also the pause of background
+	// requests after a failure.
 	maxPause = 5 * time.Second
 	// missingTime is how long a reader retries while all origins answer that they do not have the
 	// chunk. Hubs that start, or whose bucket is being replaced, give that answer, too.

@@ -19,8 +19,7 @@ type Fetcher struct {
 	flights flights
 	decoder decoder
 	gate    gate
-	link    link
-	backoff backoff
+	routes
 }
 
 // step is one step of the pipeline between flights and the source. It fetches what the flight asks
@@ -33,9 +32,10 @@ func NewFetcher(source Source, cache Cache) *Fetcher {
 	f.decoder.slots = make(chan struct{}, runtime.GOMAXPROCS(0))
 	f.storage = storage{cache: cache, slots: make(chan struct{}, storers), invalid: &f.decoder.invalid}
 	f.retry = retry{pauses: retryBackoff, isLoading: cache.IsLoading}
-	f.gate.faultEnded = f.link.wake
-	f.flights = flights{cache: cache, storage: &f.storage, link: &f.link, byKey: map[flightKey]*flight{},
-		fetch: f.decoder.wrap(f.gate.wrap(f.link.wrap(f.backoff.wrap(f.ask), source)))}
+	f.router, _ = source.(Router)
+	f.gate.faultEnded = f.wake
+	f.flights = flights{cache: cache, storage: &f.storage, wake: f.wake, byKey: map[flightKey]*flight{},
+		fetch: f.decoder.wrap(f.gate.wrap(f.measure(obeyBackoff(f.ask))))}
 	return f
 }
 
@@ -66,21 +66,31 @@ type FetcherStats struct {
 	Unstored int64 `json:"unstored"` // answers that were not stored because the cache was too slow
 
 	InFlight GateStats `json:"inFlight"`
-	Link     LinkStats `json:"link"`
-	Storing  int64     `json:"storingBytes"` // memory of the answers that have arrived and are not stored yet
+	Link     LinkStats `json:"link"` // to the hubs
+	// Registries are the links to registries, by HOST[:PORT].
+	Registries map[string]LinkStats `json:"registries,omitempty"`
+	Storing    int64                `json:"storingBytes"` // memory of the answers that have arrived and are not stored yet
 }
 
 // Stats returns the figures.
 func (f *Fetcher) Stats() FetcherStats {
+	var registries map[string]LinkStats
+	for name, to := range f.namedRoutes() {
+		if registries == nil {
+			registries = map[string]LinkStats{}
+		}
+		registries[name] = to.link.stats()
+	}
 	return FetcherStats{
-		Requests: f.decoder.requests.Load(),
-		Bytes:    f.decoder.received.Load(),
-		Retries:  f.retry.retries.Load(),
-		Invalid:  f.decoder.invalid.Load(),
-		Unstored: f.storage.dropped.Load(),
-		InFlight: f.gate.stats(),
-		Link:     f.link.stats(),
-		Storing:  f.storage.unstored.Load(),
+		Registries: registries,
+		Requests:   f.decoder.requests.Load(),
+		Bytes:      f.decoder.received.Load(),
+		Retries:    f.retry.retries.Load(),
+		Invalid:    f.decoder.invalid.Load(),
+		Unstored:   f.storage.dropped.Load(),
+		InFlight:   f.gate.stats(),
+		Link:       f.link.stats(),
+		Storing:    f.storage.unstored.Load(),
 	}
 }
 

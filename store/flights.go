@@ -23,6 +23,7 @@ func (k flightKey) String() string {
 // wanted is what one caller asks for.
 type wanted struct {
 	key   flightKey
+	route *route // to the server that is asked
 	ref   chunk.Ref
 	share *Share
 	size  int64 // expected bytes of the answer
@@ -48,7 +49,7 @@ type flight struct {
 // flights let callers that want the same unit share one request. It is safe for concurrent use.
 type flights struct {
 	cache   Cache
-	link    *link
+	wake    func() // makes streams check again whether they may start a request
 	fetch   func(ctx context.Context, f *flight) (Batch, error)
 	storage *storage
 
@@ -77,7 +78,7 @@ func (fs *flights) join(w wanted) (f *flight, started bool) {
 	f = &flight{wanted: w, ticket: newTicket(), cancel: cancel, waiters: 1,
 		done: make(chan struct{}), stored: make(chan struct{})}
 	fs.byKey[w.key] = f
-	fs.link.begin(&f.transfer, w.size)
+	f.route.link.begin(&f.transfer, w.size)
 	fs.running.Go(func() {
 		defer cancel()
 		fs.run(ctx, f)
@@ -90,14 +91,14 @@ func (fs *flights) join(w wanted) (f *flight, started bool) {
 // run fetches the answer, passes it to the readers, and stores it.
 func (fs *flights) run(ctx context.Context, f *flight) {
 	f.batch, f.err = fs.fetch(ctx, f)
-	fs.link.end(&f.transfer)
+	f.route.link.end(&f.transfer)
 	if f.err != nil {
 		fs.forget(f) // before done: a caller that tries again needs another flight
 	}
 	close(f.done)
 	if f.err == nil {
 		fs.storage.put(f.batch)
-		fs.link.wake() // streams wait until answers are stored
+		fs.wake() // streams wait until answers are stored
 	}
 }
 

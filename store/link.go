@@ -10,7 +10,7 @@ import (
 	"lighter/format/pack"
 )
 
-// link estimates the path to the source from the requests that cross it, and says when there is
+// link estimates the path to one server from the requests that cross it, and says when there is
 // room for a background request (room.go). It is safe for concurrent use.
 //
 // It works as BBR does (Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM
@@ -63,11 +63,13 @@ type transfer struct {
 	began    time.Time
 }
 
-// wrap measures the answers of a flight. A source that is a Connector learns how many connections
-// a stream is going to need.
-func (l *link) wrap(next step, source Source) step {
-	connector, _ := source.(Connector)
+// measure measures the answers of a flight. A source that is a Connector learns how many
+// connections a stream is going to need.
+func (f *Fetcher) measure(next step) step {
+	connector, _ := f.source.(Connector)
+	own := &f.route
 	return func(ctx context.Context, f *flight, take func(Answer) error) error {
+		l := &f.route.link
 		f.transfer.began = time.Now()
 		return next(ctx, f, func(a Answer) error {
 			rtt, reused := a.RoundTrip, a.Reused
@@ -75,7 +77,7 @@ func (l *link) wrap(next step, source Source) step {
 				rtt, reused = time.Since(f.transfer.began), true
 			}
 			connections := l.firstByte(&f.transfer, min(a.Length, pack.MaxStored), rtt, reused)
-			if connector != nil && connections > 0 {
+			if connector != nil && connections > 0 && f.route == own {
 				connector.Connect(connections)
 			}
 			body := a.Body

@@ -218,13 +218,13 @@ func (d leaveAlone) RetryAfter() time.Duration { return time.Duration(d) }
 func (leaveAlone) Missed() bool                { return false }
 
 // A reader waits for a failing source until its context ends, and asks neither too often nor too
-// rarely. It respects RetryAfter.
+// rarely. It respects RetryAfter, up to maxPause.
 func TestReadersWaitForTheSource(t *testing.T) {
 	unit, refs := encode(t, "one")
 	for _, c := range []struct {
 		failure error
 		asked   int64
-	}{{errors.New("connection refused"), 20}, {leaveAlone(25 * time.Second), 4}} {
+	}{{errors.New("connection refused"), 20}, {leaveAlone(time.Hour), 12}} {
 		synctest.Test(t, func(t *testing.T) {
 			start := time.Now()
 			src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) {

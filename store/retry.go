@@ -56,7 +56,7 @@ func (r *retry) do(ctx context.Context, ref chunk.Ref, try func() error) error {
 		wait := r.pauses.After(failures)
 		var busy Unavailable
 		if errors.As(err, &busy) {
-			wait = max(wait, busy.RetryAfter())
+			wait = max(wait, min(busy.RetryAfter(), maxPause))
 		}
 		if !sleep.For(ctx, wait) {
 			return endOf(ctx, err)

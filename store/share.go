@@ -14,7 +14,8 @@ import (
 // Share is one device's share of what a Fetcher may have in flight. It is safe for concurrent use.
 type Share struct {
 	fetcher *Fetcher
-	streams atomic.Int64 // units of Stream that are in flight or not stored yet
+	streams atomic.Int64          // units of Stream that are in flight or not stored yet
+	last    atomic.Pointer[route] // to the server that was last asked for a reader
 
 	mu       sync.Mutex // guards received
 	received map[string]int64
@@ -97,7 +98,8 @@ func (s *Share) try(ctx context.Context, ref chunk.Ref, offset int, dst []byte, 
 // fetch joins or starts one request, and reads the chunk from its answer.
 func (s *Share) fetch(ctx context.Context, key flightKey, ref chunk.Ref, offset int, dst []byte) error {
 	fetcher := s.fetcher
-	w := wanted{key: key, ref: ref, share: s, size: typicalUnit}
+	w := wanted{key: key, route: fetcher.routeTo(key), ref: ref, share: s, size: typicalUnit}
+	s.last.Store(w.route)
 	f, _ := fetcher.flights.join(w)
 	if f == nil {
 		if fetcher.cache.Read(ref, offset, dst) {
@@ -129,14 +131,15 @@ func (s *Share) fetch(ctx context.Context, key flightKey, ref chunk.Ref, offset 
 }
 
 // Prefetch fetches the chunk's unit into the cache, in the background: no reader waits for it. It
-// sends one request, and returns when the unit is stored or dropped. While the source fails, it
+// sends one request, and returns when the unit is stored or dropped. While the server fails, it
 // sends none and returns an error.
 func (s *Share) Prefetch(ctx context.Context, ref chunk.Ref) error {
-	fetcher := s.fetcher
-	if fetcher.backoff.left() > 0 {
+	fetcher, key := s.fetcher, s.fetcher.keyOf(ref)
+	route := fetcher.routeTo(key)
+	if route.backoff.left() > 0 {
 		return errFailing
 	}
-	f, _ := fetcher.flights.join(wanted{key: fetcher.keyOf(ref), ref: ref, share: s, size: typicalUnit})
+	f, _ := fetcher.flights.join(wanted{key: key, route: route, ref: ref, share: s, size: typicalUnit})
 	if f == nil {
 		return nil
 	}
@@ -151,5 +154,11 @@ func (s *Share) Prefetch(ctx context.Context, ref chunk.Ref) error {
 }
 
 // BytesPerRTT returns about how many bytes can arrive while a reader waits for a first byte: 1.25
-// times the bandwidth-delay product. It returns 0 if the RTT is short or not known yet.
-func (s *Share) BytesPerRTT() int64 { return s.fetcher.link.bytesPerRTT() }
+// times the bandwidth-delay product. It returns 0 if the RTT is short or not known yet. It is that
+// of the server that was last asked for a reader of this share.
+func (s *Share) BytesPerRTT() int64 {
+	if last := s.last.Load(); last != nil {
+		return last.link.bytesPerRTT()
+	}
+	return s.fetcher.link.bytesPerRTT()
+}

@@ -46,7 +46,8 @@ type Estimator interface {
 // Unavailable is an error of a Source that may have the chunk, and cannot give it now.
 type Unavailable interface {
 	error
-	// RetryAfter returns how long to wait at least before the next request.
+	// RetryAfter returns how long to wait before the next request. A reader asks again after
+	// maxPause in any case. The source may answer with the same error and send nothing.
 	RetryAfter() time.Duration
 	// Missed reports whether one of several origins answered without the chunk. If so, another unit
 	// may hold the chunk.

@@ -23,19 +23,20 @@ import (
 // a share may start one request as soon as the requests of streams alone leave room, even if its
 // readers wait. After maxIdleWait it may do so even if the link is full.
 //
-// No request starts while the source fails, or while more than maxStreamUnstored bytes wait to be
-// stored.
+// No request starts while the unit's server fails, or while more than maxStreamUnstored bytes wait
+// to be stored.
 func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (
 	wait func(context.Context) (int64, error), err error) {
 	fetcher := s.fetcher
 	w := wanted{key: fetcher.keyOf(ref), ref: ref, share: s, size: size}
+	w.route = fetcher.routeTo(w.key)
 	if !fetcher.flights.has(w.key) {
-		if e, ok := fetcher.source.(Estimator); ok {
-			fetcher.link.assume(e.Estimate())
+		if e, ok := fetcher.source.(Estimator); ok && w.route == &fetcher.route {
+			w.route.link.assume(e.Estimate())
 		}
 		waiter := &waiter{}
-		defer fetcher.link.leave(waiter)
-		if err := s.awaitRoom(ctx, waiter); err != nil {
+		defer w.route.link.leave(waiter)
+		if err := s.awaitRoom(ctx, w.route, waiter); err != nil {
 			return nil, err
 		}
 	}
@@ -44,12 +45,12 @@ func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (
 		return nil, nil
 	}
 	if started {
-		fetcher.link.addStream(&f.transfer)
+		f.route.link.addStream(&f.transfer)
 	}
 	s.streams.Add(1)
 	fetcher.gate.want(s, &f.ticket, false)
 	return func(ctx context.Context) (int64, error) {
-		defer fetcher.link.wake()
+		defer fetcher.wake()
 		defer s.streams.Add(-1)
 		defer fetcher.flights.leave(f)
 		select {
@@ -64,15 +65,14 @@ func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (
 	}, nil
 }
 
-// awaitRoom returns when the share may start a background request.
-func (s *Share) awaitRoom(ctx context.Context, w *waiter) error {
-	fetcher := s.fetcher
+// awaitRoom returns when the share may start a background request on a route.
+func (s *Share) awaitRoom(ctx context.Context, to *route, w *waiter) error {
 	for {
-		changed := fetcher.link.changed()
-		wait := fetcher.backoff.left()
+		changed := to.link.changed()
+		wait := to.backoff.left()
 		if wait <= 0 {
 			var now bool
-			if now, wait = s.hasRoom(w); now {
+			if now, wait = s.hasRoom(to, w); now {
 				return nil
 			}
 		}
@@ -91,13 +91,13 @@ func (s *Share) awaitRoom(ctx context.Context, w *waiter) error {
 
 // hasRoom reports whether the share may start a background request now. If not, wait is the time
 // after which to ask again even without a change of the link; 0: only after a change.
-func (s *Share) hasRoom(w *waiter) (now bool, wait time.Duration) {
+func (s *Share) hasRoom(to *route, w *waiter) (now bool, wait time.Duration) {
 	fetcher := s.fetcher
 	if fetcher.storage.unstored.Load() > maxStreamUnstored {
 		return false, 0
 	}
 	if s.streams.Load() == 0 {
-		return fetcher.link.hasRoomForIdle(w)
+		return to.link.hasRoomForIdle(w)
 	}
-	return fetcher.link.hasRoom(fetcher.gate.hasFault(s)), 0
+	return to.link.hasRoom(fetcher.gate.hasFault(s)), 0
 }

@@ -141,6 +141,11 @@ func TestKept(t *testing.T) {
 			t.Errorf("locations for a node that has %s: %v, sent: %t", have.Short(), err, taken)
 		}
 	}
+	for unit, want := range map[chunk.Unit]string{{Pack: pack}: "registry.test", {Pack: bad}: ""} {
+		if got := s.Route(unit); got != want {
+			t.Errorf("unit %s is requested from %q, want %q", unit, got, want)
+		}
+	}
 	if err := s.FetchUnit(t.Context(), chunk.Unit{Pack: bad}, nil); !errors.Is(err, chunk.ErrNotFound) || h.asked != 2 {
 		t.Errorf("a unit of the hub: %v; the hub was asked %d times", err, h.asked)
 	}

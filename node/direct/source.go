@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"lighter/format/chunk"
 	"lighter/store"
@@ -29,7 +30,21 @@ type Source struct {
 	images *Images
 }
 
-var _ store.UnitSource = (*Source)(nil)
+var (
+	_ store.UnitSource = (*Source)(nil)
+	_ store.Router     = (*Source)(nil)
+)
+
+// Route names the registry that a unit is requested from, HOST[:PORT]. It is empty for units of the
+// hubs.
+func (s *Source) Route(u chunk.Unit) string {
+	layers := s.images.kept.layersOf(u.Pack)
+	if len(layers) == 0 {
+		return ""
+	}
+	host, _, _ := strings.Cut(s.images.kept.places(layers[0])[0].Repository, "/")
+	return host
+}
 
 // Source returns the source.
 func (m *Images) Source(hubs Hubs) *Source { return &Source{hubs, m} }

@@ -116,8 +116,8 @@ func (d *Device) ReadAt(ctx context.Context, dst []byte, offset int64) (missed i
 	}
 	d.missed.Add(missed)
 	if err = d.fetch(ctx, missing); errors.Is(err, chunk.ErrNotFound) {
-		err = fmt.Errorf("%w: if the image was removed from the hub, the hub may have deleted its chunks, "+
-			"because no node reported them any more: pull the image again", err)
+		err = fmt.Errorf("%w: the image was removed where it came from: a hub deletes its chunks then if no node "+
+			"reports them any more, and a registry its layers; pull the image again", err)
 	}
 	return missed, err
 }

@@ -79,15 +79,21 @@ func (m *answerer) has(im *image) bool {
 	return slices.ContainsFunc(m.formats, func(f format) bool { return f.word == im.Format })
 }
 
-// Made returns from what a tree was made on this machine: the word of a format, and a repository,
-// HOST[:PORT]/PATH. word is empty if the tree was not made here.
-func (m *Images) Made(tree chunk.ID) (word, repository string) {
+// Made returns from what a tree was made on this machine: the word of a format, and the
+// repositories that have its layers, HOST[:PORT]/PATH. There are none if it was not made here.
+func (m *Images) Made(tree chunk.ID) (word string, repositories []string) {
 	m.kept.mu.Lock()
 	defer m.kept.mu.Unlock()
-	if t := m.kept.trees[tree]; t != nil {
-		return t.Format, t.Places[0].Repository
+	t := m.kept.trees[tree]
+	if t == nil {
+		return "", nil
 	}
-	return "", ""
+	for _, p := range t.Places {
+		if !slices.Contains(repositories, p.Repository) {
+			repositories = append(repositories, p.Repository)
+		}
+	}
+	return t.Format, repositories
 }
 
 // A notDirect error says why an image is not answered here. It is a chunk.ErrNotFound.

@@ -57,11 +57,18 @@ func (m *Images) make(
 		return id, err
 	}
 	defer m.making.Release(1)
+	checking, stop := context.WithCancel(ctx)
+	defer stop()
+	ranges := make(chan error, 1)
+	go func() { ranges <- checkRanges(checking, from, im.layers) }() // ends with this call, or by stop
 	var missing []string
 	for _, f := range formats {
-		id, err := m.makeAs(ctx, from, im, f)
-		if err == nil {
+		id, err := m.makeAs(ctx, from, im, f, func() error { return <-ranges })
+		switch {
+		case err == nil:
 			return id, nil
+		case errors.Is(err, repository.ErrNoRanges):
+			return id, notDirect{err}
 		}
 		if !errors.As(err, new(notDirect)) {
 			return id, fmt.Errorf("read the %s: %w", f.name, err)
@@ -71,9 +78,9 @@ func (m *Images) make(
 	return id, notDirect{errors.New(strings.Join(missing, "; "))}
 }
 
-// makeAs makes the tree of an image that has a format, and keeps it.
+// makeAs makes the tree of an image that has a format, and keeps it if check returns nil.
 func (m *Images) makeAs(
-	ctx context.Context, from *repository.Repository, im *read, f format,
+	ctx context.Context, from *repository.Repository, im *read, f format, check func() error,
 ) (id chunk.ID, err error) {
 	fresh, err := os.MkdirTemp(m.kept.dir, newPrefix+"*")
 	if err != nil {
@@ -81,6 +88,9 @@ func (m *Images) makeAs(
 	}
 	defer os.RemoveAll(fresh)
 	made, err := f.make(ctx, m, from, im, fresh)
+	if err == nil {
+		err = check()
+	}
 	if err != nil {
 		return id, err
 	}

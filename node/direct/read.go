@@ -1,15 +1,19 @@
 package direct
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"slices"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/layer"
+	"lighter/store"
 	"lighter/store/repository"
 )
 
@@ -61,6 +65,16 @@ func readImage(ctx context.Context, from *repository.Repository, which digest.Di
 	}
 	return &read{digest: which, annotations: manifest.Annotations, layers: manifest.Layers,
 		diffIDs: config.RootFS.DiffIDs}, nil
+}
+
+// checkRanges returns an error if ranges of the largest layer cannot be read: reads of the image
+// would fail. Servers may decide by blob, by where they redirect to.
+func checkRanges(ctx context.Context, from *repository.Repository, layers []v1.Descriptor) error {
+	largest := slices.MaxFunc(layers, func(a, b v1.Descriptor) int { return cmp.Compare(a.Size, b.Size) })
+	return from.Range(ctx, largest, largest.Size-1, 1, func(a store.Answer) error {
+		_, err := io.Copy(io.Discard, a.Body)
+		return err
+	})
 }
 
 // eachLayer maps the layers of an image, a few at a time.

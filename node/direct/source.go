@@ -42,7 +42,7 @@ func (s *Source) Route(u chunk.Unit) string {
 	if len(layers) == 0 {
 		return ""
 	}
-	host, _, _ := strings.Cut(s.images.kept.places(layers[0])[0].Repository, "/")
+	host, _, _ := strings.Cut(s.images.kept.repositories(layers[0])[0], "/")
 	return host
 }
 

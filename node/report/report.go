@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"lighter/durable"
@@ -111,7 +112,7 @@ type Source struct {
 	// Source is one of the words of the node's configuration (sources), or pull: the image was
 	// pulled as usual. Empty: that is not known, because its tree is not on this machine.
 	Source string `json:"source,omitempty"`
-	From   string `json:"from,omitempty"` // the hubs' URLs, or the repository
+	From   string `json:"from,omitempty"` // the URLs of the hubs, or the repositories that have the layers
 }
 
 // SourcePull is the Source of images that were pulled as usual.
@@ -231,8 +232,8 @@ var errGone = errors.New("no hub has it any more: its image was removed from the
 
 // sourceOf returns where a tree on this machine comes from.
 func (r *Reporter) sourceOf(tree chunk.ID) Source {
-	if word, repository := r.Direct.Made(tree); repository != "" {
-		return Source{word, repository}
+	if word, repositories := r.Direct.Made(tree); len(repositories) > 0 {
+		return Source{word, strings.Join(repositories, ", ")}
 	}
 	return Source{"hub", r.Hubs.URL()}
 }

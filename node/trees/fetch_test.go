@@ -255,8 +255,8 @@ func TestIndexThatWasNotChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := trees.openVerified(t.Context(), h.tree); err == nil ||
-		!strings.Contains(err.Error(), "has signed an invalid index") || !trees.Has(h.tree) || h.asked.Load() != 0 {
-		t.Errorf("got error %v, asked %d times; want that the hub has signed an invalid index, and 0", err,
+		!strings.Contains(err.Error(), "the signed index is invalid") || !trees.Has(h.tree) || h.asked.Load() != 0 {
+		t.Errorf("got error %v, asked %d times; want that the signed index is invalid, and 0", err,
 			h.asked.Load())
 	}
 }

@@ -145,7 +145,7 @@ func (s *Store) verify(ctx context.Context, o *OpenTree) error {
 	if invalid := new(chunk.InvalidError); errors.As(err, &invalid) {
 		// The file is not damaged, and another download would get the same bytes. So the error must
 		// not be an InvalidError, which would cause another download.
-		return fmt.Errorf("the hub has signed an invalid index: %v", err)
+		return fmt.Errorf("the signed index is invalid: %v", err)
 	}
 	return err
 }

@@ -215,7 +215,7 @@ test/e2e/bounds: | node/control
 test/e2e/buildkit: | install node/front/containerd wire
 test/e2e/commands: | mirror wire wire/client
 test/e2e/containers: | node/control
-test/e2e/direct:
+test/e2e/direct: | node/report
 test/e2e/docker: | install node/doctor node/report wire
 test/e2e/hubs: | install install/pullthrough wire
 test/e2e/kubernetes: | node/preheat node/report nodejobs wire/client

@@ -187,7 +187,7 @@ func (s *Snapshotter) mountChain(ctx context.Context, chain string) (dir string,
 	}
 	// The cause is quoted, not wrapped, because containerd must see ErrUnavailable and no other
 	// kind of error.
-	return "", fmt.Errorf("mount chain %s: %v: try again when the hub is "+
-		"reachable and the kernel has what it needs, or remove the images that use the chain "+
+	return "", fmt.Errorf("mount chain %s: %v: try again when the hub or registry "+
+		"that it comes from is reachable and the kernel has what it needs, or remove the images that use the chain "+
 		"(ctr images rm --sync IMAGE) and pull them again: %w", chain, err, errdefs.ErrUnavailable)
 }

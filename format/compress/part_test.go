@@ -78,3 +78,25 @@ func TestPartsHaveABoundedWindow(t *testing.T) {
 		}
 	}
 }
+
+// Writers that do not know the size of a file before its end name the whole window of their level.
+func TestSmallPartsWithALargeWindow(t *testing.T) {
+	for size, ok := range map[int]bool{maxPartWindow: true, 2 * maxPartWindow: false} {
+		var b bytes.Buffer
+		w := encoder(&b, zstd.WithWindowSize(size))
+		for range 2 {
+			if _, err := w.Write([]byte("text")); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := PartDecoder().DecodeAll(b.Bytes(), nil); ok != (err == nil && string(got) == "texttext") {
+			t.Errorf("window of %d bytes: got %q, %v, want success: %t", size, got, err, ok)
+		}
+	}
+}

@@ -29,7 +29,7 @@ func gunzip(stored []byte, n int64) ([]byte, error) {
 }
 
 // zstdDecoder decodes the frames of a part, which may have more plain bytes than count.
-var zstdDecoder = compress.UnitDecoder(2 * MaxPlain)
+var zstdDecoder = compress.PartDecoder()
 
 // unzstd returns the first n plain bytes of zstd frames.
 func unzstd(stored []byte, n int64) ([]byte, error) {

@@ -274,6 +274,29 @@ func TestManyParts(t *testing.T) {
 	}
 }
 
+// Podman and Skopeo write frames that name a window of 32 MiB.
+func TestLargeWindow(t *testing.T) {
+	var stored bytes.Buffer
+	w, err := zstd.NewWriter(&stored, zstd.WithWindowSize(32<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte("text")); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Flush(), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	u := Unit{Stored: int64(stored.Len()), Codec: Zstd, Chunks: []Chunk{chunkAt("text", 0, 0)}}
+	b, err := u.Decode(stored.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.Chunk(0); string(got) != "text" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
 // A unit that inflates to more than its chunks have is cut off, and takes no more memory.
 func TestBomb(t *testing.T) {
 	bomb := gzipped(t, strings.Repeat("\x00", 64<<20))

@@ -13,6 +13,10 @@ const (
 	noLandmark = ".no.prefetch.landmark"
 )
 
+// Hides reports whether an entry of that name is a file of the format itself, which a Layer leaves
+// out, as stargz-snapshotter does.
+func (f Format) Hides(name string) bool { return f.hasOwnFiles() && isOwnFile(cleanName(name)) }
+
 // Prefetch says what the writer of a layer expects a start to read. stargz-snapshotter fetches all
 // of it before the first start.
 type Prefetch struct {
@@ -33,10 +37,10 @@ type marks struct {
 	none    bool  // there is a mark that nothing needs to be fetched
 }
 
-// add looks at a row that is no chunk, behind a number of entries. It reports whether the row is a
-// file of the format, which is not shown, as in stargz-snapshotter.
+// add looks at a row that is no chunk, behind a number of entries. It reports whether the row is
+// hidden.
 func (m *marks) add(f Format, r *row, entries int) bool {
-	if f != EStargz && f != StargzZstd {
+	if !f.Hides(r.Name) {
 		return false
 	}
 	switch cleanName(r.Name) {
@@ -44,9 +48,6 @@ func (m *marks) add(f Format, r *row, entries int) bool {
 		m.entries, m.offset, m.found = entries, r.Offset, true
 	case noLandmark:
 		m.none = true
-	case tableName:
-	default:
-		return false
 	}
 	return true
 }

@@ -99,7 +99,7 @@ func write(
 	end := int64(0)
 	err = eachItem(ctx, archive, size, func(it item) error {
 		end = it.end
-		if name := cleanName(it.Name); first.moved[name] || isOwnFile(name) && o.Format.hasOwnFiles() {
+		if first.moved[cleanName(it.Name)] || o.Format.Hides(it.Name) {
 			return nil
 		}
 		return w.entry(it)

@@ -54,7 +54,8 @@ format/compress:
 format/deflate:
 format/erofs: format/tree
 format/index: format/chunk format/erofs format/tree
-format/layer: format/chunk format/compress format/deflate format/index format/tree
+format/layer: format/chunk format/compress format/deflate format/tree
+format/layer/audit: format/chunk format/compress format/layer format/tree | format/soci format/stargz
 format/layer/survey: format/chunk format/compress format/deflate format/layer format/tree
 format/pack: format/chunk format/compress
 format/plan: format/chunk format/erofs format/index format/trace

@@ -1,6 +1,6 @@
-// Package audit reads a layer's blob once, and finds whether a table of contents says what the layer
-// has: the same entries in the same order, the same bytes in every chunk, and the diffID of the
-// image's config.
+// Package audit reads a layer's blob once, and finds whether a table of contents says what the
+// layer has: the same entries in the same order, the same bytes in every chunk, and the diffID of
+// the image's config.
 //
 // Nothing binds a table of contents to a diffID, so a node needs that before it believes a table
 // that anybody may have written. The blob's own digest is the caller's to check.

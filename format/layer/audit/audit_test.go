@@ -153,12 +153,13 @@ func lines(n int) string { return strings.Repeat("a line of text\n", n/15+1)[:n]
 // The tables that other programs and our own have written say what their layers have.
 func TestTablesOfTheirLayers(t *testing.T) {
 	layers := map[string]*mapped{}
-	for _, name := range []string{"estargz", "estargz-prioritized", "estargz-shared", "stargz-zstd", "stargz-zstd-shared",
-		"containers", "skopeo-1.9", "written-containers", "written-estargz", "written-zstd"} {
+	for _, name := range []string{"estargz", "estargz-prioritized", "estargz-shared", "stargz-zstd",
+		"stargz-zstd-shared", "containers", "skopeo-1.9", "written-containers", "written-estargz", "written-zstd"} {
 		layers[name] = golden(t, name)
 	}
 	for _, name := range []string{"gzip", "pigz", "members"} {
-		layers["zTOC "+name] = ofZTOC(t, read(t, "soci/testdata/"+name+".layer"), read(t, "soci/testdata/"+name+".ztoc"))
+		of := "soci/testdata/" + name
+		layers["zTOC "+name] = ofZTOC(t, read(t, of+".layer"), read(t, of+".ztoc"))
 	}
 	large := tarball.Of(tarball.File("large", lines(5<<20)), tarball.File("small", "small"),
 		tarball.File("again", lines(5<<20)))

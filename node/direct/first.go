@@ -38,7 +38,8 @@ func writeFirst(dir string, layers []*layer.Layer) (packs []firstPack, s layer.S
 	return packs, s, nil
 }
 
-// writeUnits writes the table of some units of layer i. It adds the places of their chunks to units.
+// writeUnits writes the table of some units of layer i. It adds the places of their chunks to
+// units.
 func writeUnits(dir string, i int, first []uint32, units map[chunk.ID]chunk.Unit) (pack chunk.ID, sizes []uint32,
 	err error) {
 	file, err := os.Open(tablePath(dir, i))

@@ -75,8 +75,8 @@ func written(t *testing.T, dir string, layers ...*layer.Layer) (id chunk.ID, loc
 	return id, locations
 }
 
-// The units that a start reads are a pack of their own, which is fetched at mount, wherever they are
-// in the layer. The pack is kept, and its units are parts of the layer's blob.
+// The units that a start reads are a pack of their own, which is fetched at mount, wherever they
+// are in the layer. The pack is kept, and its units are parts of the layer's blob.
 func TestFirstUnits(t *testing.T) {
 	m := open(t, t.TempDir())
 	l, blob := indexed(t, []soci.Spans{{First: 8, Last: 8}, {First: 3, Last: 4}})
@@ -86,7 +86,8 @@ func TestFirstUnits(t *testing.T) {
 	}
 	id, locations := written(t, fresh, l)
 	startups := locations.Startups()
-	if len(startups) != 1 || !startups[0].AtMount || len(startups[0].Units) != 3 || startups[0].Pack == chunk.Sum(blob) {
+	if len(startups) != 1 || !startups[0].AtMount || len(startups[0].Units) != 3 ||
+		startups[0].Pack == chunk.Sum(blob) {
 		t.Fatalf("startup packs %+v, want one of three units", startups)
 	}
 	im := image{Places: []place{{"registry.test/a", digest.FromString("x"), false}}, DiffIDs: []digest.Digest{"x"},

@@ -109,7 +109,9 @@ func (m *Images) makeAs(
 // makeOf returns what makes a tree of the tables of an image's layers.
 func makeOf(tables func(context.Context, *Images, *repository.Repository, *read) ([]*layer.Layer, error)) func(
 	context.Context, *Images, *repository.Repository, *read, string) (made, error) {
-	return func(ctx context.Context, all *Images, from *repository.Repository, im *read, dir string) (m made, err error) {
+	return func(
+		ctx context.Context, all *Images, from *repository.Repository, im *read, dir string,
+	) (m made, err error) {
 		layers, err := tables(ctx, all, from, im)
 		if err != nil {
 			return m, err

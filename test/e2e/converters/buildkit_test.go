@@ -58,7 +58,8 @@ func TestBuildKit(t *testing.T) {
 	if !strings.Contains(string(log), "image="+ref+" err=\"no tables of contents: layer ") {
 		t.Errorf("the node's log has no reason why %s is not lazy", ref)
 	}
-	if ran, err := s.Machine.Run(t.Context(), site.Lighter, ref, "cat", "/built"); err != nil || ran.Output != "built\n" {
+	ran, err := s.Machine.Run(t.Context(), site.Lighter, ref, "cat", "/built")
+	if err != nil || ran.Output != "built\n" {
 		t.Errorf("got %q, %v", ran.Output, err)
 	}
 }

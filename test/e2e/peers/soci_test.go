@@ -51,8 +51,8 @@ func TestSOCIRunsExportedImages(t *testing.T) {
 	// `true` does not need perl.
 	more := exported("prioritized", "--prioritize", write(t, "/usr/bin/perl\n"))
 	if bytes > whole/3 || more < bytes+1<<20 || more > whole/2 {
-		t.Errorf("received %d bytes, and %d with a prioritized file, of %d; want a third at most, at least %d more, and "+
-			"half of the image at most", bytes, more, whole, 1<<20)
+		t.Errorf("received %d bytes, and %d with a prioritized file, of %d; want a third at most, at least %d more, "+
+			"and half of the image at most", bytes, more, whole, 1<<20)
 	}
 	if _, err := s.Machine.Pull(t.Context(), site.Overlayfs, site.Reference("base")); err != nil {
 		t.Fatal(err)

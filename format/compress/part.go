@@ -53,8 +53,8 @@ func ZstdPart(r io.Reader) (io.ReadCloser, error) {
 }
 
 // PartDecoder returns a decoder for parts of a layer that consist of zstd frames. It is UnitDecoder
-// with room for frames that name a larger window than they fill: the library allows no window that is
-// larger than what may be decoded.
+// with room for frames that name a larger window than they fill: the library allows no window that
+// is larger than what may be decoded.
 func PartDecoder() *zstd.Decoder { return UnitDecoder(maxPartWindow) }
 
 type part struct {

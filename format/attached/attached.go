@@ -153,12 +153,12 @@ func (p *Pack) Unit(n uint32) (offset, length int64, err error) {
 	return offset, int64(p.Units[n]), nil
 }
 
-// Config is the config that the artifact's manifest names: the two bytes {}, as the specification
-// has it.
+// Config is the config that the artifact's manifest names: the two bytes {}. Its media type is the
+// artifact type, because some registries list referrers by that.
 func Config() (v1.Descriptor, []byte) {
 	d := v1.DescriptorEmptyJSON
 	b := d.Data
-	d.Data = nil
+	d.MediaType, d.Data = ArtifactType, nil
 	return d, b
 }
 

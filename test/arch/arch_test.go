@@ -54,7 +54,7 @@ format/compress:
 format/deflate:
 format/erofs: format/tree
 format/index: format/chunk format/erofs format/tree
-format/layer: format/chunk format/compress format/deflate format/tree
+format/layer: format/chunk format/compress format/deflate format/index format/tree
 format/layer/audit: format/chunk format/compress format/layer format/tree | format/soci format/stargz
 format/layer/survey: format/chunk format/compress format/deflate format/layer format/tree
 format/pack: format/chunk format/compress
@@ -216,6 +216,7 @@ test/e2e/bounds: | node/control
 test/e2e/buildkit: | install node/front/containerd wire
 test/e2e/commands: | mirror wire wire/client
 test/e2e/containers: | node/control
+test/e2e/converters:
 test/e2e/direct: | node/report
 test/e2e/docker: | install node/doctor node/report wire
 test/e2e/hubs: | install install/pullthrough wire
@@ -252,6 +253,7 @@ test/testkit/objectstest: format/chunk format/pack hub/objects
 test/testkit/port:
 test/testkit/pods: test/testkit/layout test/testkit/site
 test/testkit/postgres: test/testkit/port
+test/testkit/registrytest:
 test/testkit/s3: test/testkit/port
 test/testkit/printed:
 test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link wire wire/client

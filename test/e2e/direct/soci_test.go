@@ -145,7 +145,8 @@ func TestExportedSOCI(t *testing.T) {
 		t.Fatal(err)
 	}
 	ref := site.Reference("lazy/soci")
-	lighter(t, "export", "--format", "soci", "--to", "docker://"+ref, "--plain-http", "--source-plain-http", "--prioritize", first,
+	lighter(t, "export", "--format", "soci", "--to", "docker://"+ref, "--plain-http",
+		"--source-plain-http", "--prioritize", first,
 		site.Reference("plain"))
 	if moved := pull(t, s, ref); moved > images.Size(t, "base")/4 {
 		t.Errorf("the pull received %d bytes, want the zTOC only", moved)

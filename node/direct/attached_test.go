@@ -1,0 +1,322 @@
+package direct
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/durable"
+	"lighter/format/attached"
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/trace"
+	"lighter/node/resolver"
+	"lighter/registries"
+	"lighter/store"
+	"lighter/store/attachment"
+	client "lighter/store/registry"
+	"lighter/test/testkit/layout"
+	"lighter/test/testkit/registrytest"
+)
+
+// signer returns a key that is always the same.
+func signer(seed byte) ed25519.PrivateKey {
+	return ed25519.NewKeyFromSeed(slices.Repeat([]byte{seed}, ed25519.SeedSize))
+}
+
+// plainImage makes a layout of an image of a layer for each seed, with a file that does not
+// compress.
+func plainImage(t *testing.T, seeds ...byte) string {
+	t.Helper()
+	dir := t.TempDir()
+	from := filepath.Join(dir, "empty")
+	err := errors.Join(os.MkdirAll(filepath.Join(from, "blobs/sha256"), 0o700),
+		layout.Write(from, v1.Manifest{}, v1.Image{Platform: v1.Platform{OS: "linux", Architecture: "amd64"},
+			RootFS: v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{}}}))
+	for _, seed := range seeds {
+		next := filepath.Join(dir, string('a'+rune(seed)))
+		b := make([]byte, 1<<20)
+		_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // it never fails
+		err = errors.Join(err, layout.Extend(from, next, func(l *layout.Layer) error {
+			return l.File(string('a'+rune(seed)), b)
+		}))
+		from = next
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return from
+}
+
+// attachTo attaches an index with a startup pack to an image.
+func attachTo(t *testing.T, ref string, key ed25519.PrivateKey, place attachment.Place) attachment.Image {
+	t.Helper()
+	all, err := attachment.Images(t.Context(), ref, "linux/amd64", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	recording := trace.Recording{Starts: 1, Entries: []trace.Entry{{Path: "/b", Length: 300_000}}}
+	_, err = attachment.Attach(t.Context(), all[0], place, attachment.Options{Keys: []ed25519.PrivateKey{key},
+		Recordings: []trace.Recording{recording}, Startup: 1 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[0]
+}
+
+// believing opens images that believe the attached indexes of a key, and no tables.
+func believing(t *testing.T, r *registrytest.Registry, root string, key ed25519.PrivateKey, chains ...string) *Images {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	all, err := registries.New([]registries.Registry{{Host: r.Host, Private: true, PlainHTTP: true}}, log, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := Open(Config{Root: root, Keys: []ed25519.PublicKey{key.Public().(ed25519.PublicKey)}, Chains: chains,
+		Registries: all, Leftovers: &durable.Leftovers{Log: log}, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(m.Close(), all.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// pulled is the pull of an image.
+func pulled(im attachment.Image, ref string) resolver.Request {
+	manifest := im.Manifest.Digest.String()
+	return resolver.Request{Chain: im.Chain(), Manifest: manifest, Pulled: manifest, Reference: ref}
+}
+
+// An image with an attached index is answered, also after a restart without it, and from another
+// repository by its chain.
+func TestAttached(t *testing.T) {
+	r, key, root := registrytest.Start(t, true), signer(1), t.TempDir()
+	ref, _ := r.Push(t, plainImage(t, 1, 2), "team/image:1")
+	im := attachTo(t, ref, key, attachment.Place{})
+	for range 2 {
+		m := believing(t, r, root, key)
+		answer, err := m.Answerer(Formats()...).Answer(t.Context(), pulled(im, ref))
+		if err != nil || answer.Source != "the attached index in "+r.Host+"/team/image" {
+			t.Fatalf("answer %+v, %v", answer, err)
+		}
+		if err := answer.Image.Statement.Verify(im.Chain(), []ed25519.PublicKey{m.Key()}); err != nil {
+			t.Error(err)
+		}
+		readAll(t, m, answer.Image.Statement.Tree)
+		all, err := attachment.RemoveAll(t.Context(), im, attachment.Place{}, nil)
+		if err != nil || len(all) > 1 {
+			t.Errorf("removed %+v, %v", all, err)
+		}
+	}
+	chains := r.Host + "/indexes"
+	attachTo(t, ref, key, attachment.Place{Chains: chains})
+	m := believing(t, r, t.TempDir(), key, chains)
+	answer, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref))
+	if err != nil {
+		t.Fatal(err)
+	}
+	readAll(t, m, answer.Image.Statement.Tree)
+}
+
+// noHubs are the hubs of a node that has none.
+type noHubs struct{ Hubs }
+
+// readAll reads all chunks of a tree where its locations say, and returns how many are in startup
+// packs.
+func readAll(t *testing.T, m *Images, tree chunk.ID) (inPacks int) {
+	t.Helper()
+	eachUnit(t, m, tree, func(u chunk.Unit) {
+		if err := fetch(t, m, u); err != nil {
+			t.Errorf("unit %+v: %v", u, err)
+		}
+		if m.kept.layersOf(u.Pack)[0].startup != nil {
+			inPacks++
+		}
+	})
+	if inPacks == 0 {
+		t.Error("no chunk is in a startup pack")
+	}
+	return inPacks
+}
+
+func fetch(t *testing.T, m *Images, u chunk.Unit) error {
+	return m.Source(noHubs{}).FetchUnit(t.Context(), u, func(a store.Answer) error {
+		_, err := decoded(a)
+		return err
+	})
+}
+
+// decoded reads and decodes an answer, and verifies its chunks.
+func decoded(a store.Answer) (store.Batch, error) {
+	b, err := io.ReadAll(a.Body)
+	if err != nil {
+		return nil, err
+	}
+	batch, err := a.Decode(b)
+	for i := 0; err == nil && i < batch.Len(); i++ {
+		_, err = batch.Chunk(i)
+	}
+	return batch, err
+}
+
+func eachUnit(t *testing.T, m *Images, tree chunk.ID, fn func(chunk.Unit)) {
+	t.Helper()
+	b, err := os.ReadFile(m.kept.path(tree, "locations"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(m.kept.path(tree, "index"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	header, err := index.ReceiveHeader(file, tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locations, err := index.OpenLocations(strings.NewReader(string(b)), int64(len(b)), tree, header.Extents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := locations.Each(func(_ int64, u chunk.Unit) error { fn(u); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// If the registry has lost a startup pack, its chunks are found in the layers.
+func TestLostStartupPack(t *testing.T) {
+	r, key := registrytest.Start(t, true), signer(1)
+	ref, _ := r.Push(t, plainImage(t, 1, 2), "team/image:1")
+	im := attachTo(t, ref, key, attachment.Place{})
+	m := believing(t, r, t.TempDir(), key)
+	answer, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := answer.Image.Statement.Tree
+	_, kept, _ := m.kept.find(func(*image) bool { return true })
+	lost := kept.Packs[0].Blob.Digest.String()
+	r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
+		if strings.HasSuffix(req.URL.Path, lost) {
+			http.NotFound(w, req)
+		}
+		return strings.HasSuffix(req.URL.Path, lost)
+	})
+	places, err := m.kept.trees[tree].places()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fetched := 0
+	eachUnit(t, m, tree, func(u chunk.Unit) {
+		if m.kept.layersOf(u.Pack)[0].startup == nil {
+			return
+		}
+		if err := fetch(t, m, u); !errors.Is(err, chunk.ErrNotFound) {
+			t.Errorf("a unit of the lost pack: %v, want that it is not found", err)
+		}
+		for id := range places[1].Units { // any chunk of the layer that was recorded
+			ref := chunk.Ref{ID: id, Unit: u}
+			err := m.Source(noHubs{}).Fetch(t.Context(), ref, func(a store.Answer) error {
+				batch, err := decoded(a)
+				if err == nil {
+					_, err = batch.Lookup(id)
+				}
+				return err
+			})
+			if err != nil {
+				t.Errorf("chunk %s: %v", id.Short(), err)
+			}
+			fetched++
+		}
+	})
+	if fetched == 0 {
+		t.Error("no chunk was in the startup pack")
+	}
+}
+
+// An index counts nothing if an unknown key has signed it, or if it is another image's: one whose
+// config borrows the diffIDs of this one, for example. Nor does one whose blobs are not those of
+// the image, even if its key is known.
+func TestAttachedRefused(t *testing.T) {
+	r, key := registrytest.Start(t, true), signer(1)
+	ref, subject := r.Push(t, plainImage(t, 1, 2), "team/image:1")
+	refuse := func(what, want string, im attachment.Image, ref string) {
+		t.Helper()
+		m := believing(t, r, t.TempDir(), key)
+		answer, err := m.Answerer(Formats()...).Answer(t.Context(), pulled(im, ref))
+		if !errors.Is(err, chunk.ErrNotFound) || answer != nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: answer %+v, %v; want %q", what, answer, err, want)
+		}
+		if left, err := os.ReadDir(m.kept.dir); err != nil || len(left) != 1 {
+			t.Errorf("%s: files %v, %v; want the key only", what, left, err)
+		}
+	}
+	im := attachTo(t, ref, signer(2), attachment.Place{})
+	refuse("another key", "no known key has signed it", im, ref)
+
+	// The attacker's image has another manifest, and an artifact that has the victim's envelope.
+	attachTo(t, ref, key, attachment.Place{})
+	found, _, err := attachment.Find(t.Context(), im.From, subject.Digest, im.Chain(), nil,
+		[]ed25519.PublicKey{key.Public().(ed25519.PublicKey)})
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	attacker, manifest := r.Push(t, plainImage(t, 1, 3), "team/image:attacker")
+	artifact, err := im.From.Manifest(t.Context(), found[0].Artifact.Digest.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := client.FindDestination(t.Context(), attacker, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := []byte(strings.ReplaceAll(string(artifact.Bytes), subject.Digest.String(), manifest.Digest.String()))
+	push := func(b []byte) {
+		d := v1.Descriptor{MediaType: v1.MediaTypeImageManifest, Digest: digest.FromBytes(b), Size: int64(len(b))}
+		if err := to.Manifest(t.Context(), d, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	push(forged)
+	others, err := attachment.Images(t.Context(), attacker, "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse("the index of another image", "is the index of manifest "+subject.Digest.String(), others[0], attacker)
+
+	// A known key has signed contents whose tables are in the wrong order.
+	wrong := *found[0].Contents
+	wrong.Manifest, wrong.Chain = manifest.Digest, others[0].Chain()
+	envelope, err := attached.Seal(&wrong, []ed25519.PrivateKey{key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := v1.Descriptor{MediaType: attached.MediaTypeEnvelope, Digest: digest.FromBytes(envelope),
+		Size: int64(len(envelope))}
+	err = to.Blob(t.Context(), d, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(envelope)), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := attached.Manifest(&wrong, envelope, manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	push(b)
+	refuse("tables of other layers", "the table of layer 2", others[0], attacker)
+}

@@ -156,7 +156,7 @@ node/control: buildinfo durable node/binds node/completion node/imagecache node/
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
 node/direct: durable format/attached format/chunk format/compress format/index format/layer
 	format/layer/survey format/pack format/soci format/stargz format/tree node/resolver registries sleep store
-	store/attachment store/repository wire wire/pattern
+	store/attachment store/repository wire wire/pattern | store/registry
 node/directory: durable format/chunk node/flight node/mount node/platform wire
 node/doctor: buildinfo bytesize format/index format/tree node node/control node/front/containerd node/fuse node/mount
 	node/report proc store/disk store/origin wire wire/client | durable node/binds node/directory

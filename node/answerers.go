@@ -7,6 +7,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/direct"
+	"lighter/node/pullsecrets"
 	"lighter/node/resolver"
 	"lighter/registries"
 )
@@ -28,6 +29,10 @@ func (n *Node) openDirect() {
 	all, err := registries.New(n.config.Registries, n.log, nil)
 	if err == nil {
 		all.Probe(probeEvery)
+		if n.config.Kubeconfig != "" {
+			n.pullSecrets = pullsecrets.New(n.config.Kubeconfig, n.config.KubernetesNode, n.log)
+			all.SetFallback(n.pullSecrets.Configs)
+		}
 		n.closers = append(n.closers, all.Close)
 		config.Registries = all
 		n.direct, err = direct.Open(config)

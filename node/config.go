@@ -79,6 +79,9 @@ type Config struct {
 	CompleteSchedule []string      `toml:"complete_schedule" comment:"When the background fetch runs, in local time: [\"22:00-06:00\"]. Empty: always."`
 	LocalDevice      bool          `toml:"local_device" comment:"When all chunks of an image are cached, write them to a file. Later mounts read this file, and need no daemon. Each file is as large as the image. All of them count in cache_size, and take at most half of it. Set scrub_rate, too: nothing else verifies a finished file."`
 
+	Kubeconfig     string `toml:"kubeconfig" comment:"A kubeconfig with which the node watches the pods of its Kubernetes node, and gets their pull secrets (imagePullSecrets), for the registries without a login below: the kubelet's, for example, which may read those of its own pods only (/etc/kubernetes/kubelet.conf, /var/lib/kubelet/kubeconfig). Empty: pull secrets are not used."`
+	KubernetesNode string `toml:"kubernetes_node" comment:"The name of the Kubernetes node. Empty: the one in the kubeconfig's client certificate."`
+
 	Registries []registries.Registry `toml:"registry" comment:"Registries that the node reads (direct), as tables [[registry]] with host and what the node needs for it: private, plain_http, ca, requests_per_second, connections, and one of logins, helper, plugin, username with password_file, and token_file. Registries with public addresses that need no login need no table."`
 }
 

@@ -62,6 +62,7 @@ import (
 	"lighter/node/ondemand"
 	"lighter/node/prefetch"
 	"lighter/node/preheat"
+	"lighter/node/pullsecrets"
 	"lighter/node/record"
 	"lighter/node/report"
 	"lighter/node/resolver"
@@ -84,16 +85,17 @@ type Node struct {
 	leftovers *durable.Leftovers
 	monitor   *monitor.Server
 
-	hubs       *origin.Failover
-	keys       *resolver.Keys
-	cache      *disk.Cache
-	direct     *direct.Images
-	units      *store.Fetcher
-	shortage   *memory.Shortage
-	prefetcher *prefetch.Prefetcher
-	recorder   *record.Recorder
-	traces     *record.Reporter
-	held       *held.Reporter
+	hubs        *origin.Failover
+	keys        *resolver.Keys
+	cache       *disk.Cache
+	direct      *direct.Images
+	pullSecrets *pullsecrets.Secrets // nil: none are used
+	units       *store.Fetcher
+	shortage    *memory.Shortage
+	prefetcher  *prefetch.Prefetcher
+	recorder    *record.Recorder
+	traces      *record.Reporter
+	held        *held.Reporter
 
 	devices    *takeover.Devices
 	health     *health.Check
@@ -440,6 +442,9 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 		func(ctx context.Context) { n.health.Flush(ctx, n.log) },
 	} {
 		group.Go(func() error { run(ctx); return nil })
+	}
+	if n.pullSecrets != nil {
+		group.Go(func() error { n.pullSecrets.Run(ctx); return nil })
 	}
 	if n.store != nil {
 		group.Go(func() error { n.store.Run(ctx); return nil })

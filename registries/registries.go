@@ -43,6 +43,7 @@ const loginTimeout = 60 * time.Second
 type Registries struct {
 	tables   []*table // the most specific first
 	others   *table   // for hosts without a table
+	fallback provider // for hosts whose table names no login; nil: none
 	observer Observer
 
 	// sessions are those with the configuration's login: many callers share one login to a
@@ -228,6 +229,9 @@ func (r *Registries) session(registry name.Registry, repository, scope string, a
 		table: t, plainHTTP: a.PlainHTTP, next: r.reach(a.PlainHTTP)}
 	if a.Own {
 		s.login, s.own, s.onlyTLS = t.login, t.login != nil, !t.PlainHTTP
+		if s.login == nil {
+			s.login = r.fallback
+		}
 		r.sessions.Add(at, s)
 	}
 	return s, nil

@@ -102,6 +102,10 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringSliceVar(&config.Direct, "direct", config.Direct,
 		"trust the tables of contents of images in these repositories, and start such images from their "+
 			"registry (`PATTERNS`: reg.example.org/physics/*; may be repeated)")
+	f.StringVar(&config.Kubeconfig, "kubeconfig", config.Kubeconfig,
+		"use the pull secrets of this machine's pods, with the kubelet's or another kubeconfig (`FILE`)")
+	f.StringVar(&config.KubernetesNode, "kubernetes-node", config.KubernetesNode,
+		"the `NAME` of this node in Kubernetes; empty: that in the kubeconfig's certificate")
 	f.StringSliceVar(&config.Sources, "sources", config.Sources,
 		"the sources of images that start lazily, in the order in which they are asked "+
 			"(`SOURCES`: hub, attached, tables, soci)")

@@ -182,6 +182,7 @@ node/ondemand: format/chunk format/trace node/record
 node/platform: wire
 node/prefetch: format/chunk format/index node/device sleep | format/tree store
 node/preheat: format/chunk node/binds node/completion | wire
+node/pullsecrets: registries sleep
 node/record: format/chunk format/trace node/device sleep
 node/report: durable format/chunk node/binds node/completion node/direct node/directory node/front/containerd
 	node/front/containerd/blobs node/held node/imagestore node/mount node/prefetch node/record node/resolver

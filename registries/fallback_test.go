@@ -8,9 +8,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 )
 
-// Registries without a login in the configuration are read with those of the fallback: the first one
-// that it has for a repository. After a refusal it is asked afresh. While it has none, it is asked
-// again soon.
+// Registries without a login in the configuration are read with those of the fallback: the
+// first one that it has for a repository. After a refusal it is asked afresh. While it has
+// none, it is asked again soon.
 func TestFallback(t *testing.T) {
 	t.Parallel()
 	f := startFake(t)
@@ -70,7 +70,8 @@ func mustRepository(t *testing.T, text string) name.Repository {
 func TestRepositoryOfImage(t *testing.T) {
 	t.Parallel()
 	for image, want := range map[string]string{
-		"nginx": "docker.io/library/nginx", "team/a:1": "docker.io/team/a", "registry.test:5000/a/b:1": "registry.test:5000/a/b",
+		"nginx": "docker.io/library/nginx", "team/a:1": "docker.io/team/a",
+		"registry.test:5000/a/b:1":                          "registry.test:5000/a/b",
 		"registry.test/a@sha256:" + fmt.Sprintf("%064d", 1): "registry.test/a", "A B": "",
 	} {
 		if got, err := RepositoryOfImage(image); got != want || (err != nil) != (want == "") {

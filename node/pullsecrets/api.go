@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// requestTimeout bounds a list of pods and the request for a secret. The API server ends a watch
-	// after watchTime; watchTimeout is when the client does.
+	// requestTimeout bounds a list of pods and the request for a secret. The API server ends a
+	// watch after watchTime; watchTimeout is when the client does.
 	requestTimeout = 15 * time.Second
 	watchTime      = 5 * time.Minute
 	watchTimeout   = watchTime + time.Minute
-	// Bounds of answers, in bytes: the pods of a node, one event of a watch, a secret. The API server
-	// has objects of 1.5 MiB at most.
+	// Bounds of answers, in bytes: the pods of a node, one event of a watch, a secret. The API
+	// server has objects of 1.5 MiB at most.
 	maxList   = 256 << 20
 	maxEvent  = 8 << 20
 	maxSecret = 4 << 20

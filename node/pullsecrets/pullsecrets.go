@@ -29,8 +29,8 @@ const (
 	// maxPods bounds the pods of a node, and maxNames the secrets and the images of a pod.
 	maxPods  = 4096
 	maxNames = 64
-	// secretLife is how long a secret is used before it is got again. After a refusal it is got again
-	// if it is older than secretYoung.
+	// secretLife is how long a secret is used before it is got again. After a refusal it is got
+	// again if it is older than secretYoung.
 	secretLife  = time.Minute
 	secretYoung = 10 * time.Second
 )

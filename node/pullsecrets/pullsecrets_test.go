@@ -30,8 +30,8 @@ func (s *Secrets) age(by time.Duration) {
 	}
 }
 
-// A secret is used for the images of the pods on this node that name it, from their arrival to their
-// end. It is in no log.
+// A secret is used for the images of the pods on this node that name it, from their arrival to
+// their end. It is in no log.
 func TestSecretsOfPods(t *testing.T) {
 	c := startAPIServer(t)
 	c.putLogin("team/registry", "registry.test", "s3cret-1")
@@ -41,8 +41,8 @@ func TestSecretsOfPods(t *testing.T) {
 	c.put("1", "team", "registry.test/a:1", "registry", "opaque", "none")
 	s, log := run(t, c.kubeconfig(t), "")
 	eventually.Holds(t, "the listed pod's secret", func() bool { return configs(t, s, "registry.test/a", false) != "" })
-	if got := configs(t, s, "registry.test/a", false); !strings.Contains(got, "s3cret-1") || strings.Contains(got, "s3cret-2") ||
-		strings.Contains(got, "s3cret-3") {
+	got := configs(t, s, "registry.test/a", false)
+	if !strings.Contains(got, "s3cret-1") || strings.Contains(got, "s3cret-2") || strings.Contains(got, "s3cret-3") {
 		t.Errorf("got %s, want the secret with logins that the pod names", got)
 	}
 	if got := configs(t, s, "registry.test/b", false); got != "" {
@@ -97,8 +97,8 @@ func TestChangedSecret(t *testing.T) {
 	}
 }
 
-// While the API server is away, what is known is used. Afterwards the pods are listed again, and also
-// if the API server says that the version is too old.
+// While the API server is away, what is known is used. Afterwards the pods are listed again, and
+// also if the API server says that the version is too old.
 func TestAPIServerIsAway(t *testing.T) {
 	c := startAPIServer(t)
 	c.putLogin("team/registry", "registry.test", "s3cret")
@@ -113,7 +113,9 @@ func TestAPIServerIsAway(t *testing.T) {
 	eventually.Holds(t, "the failure in the log", func() bool { return strings.Contains(log.String(), "cannot watch") })
 	c.with(func() { c.isDown, c.expired = false, true })
 	c.put("2", "team", "registry.test/b:1", "registry")
-	eventually.Holds(t, "a pod that came meanwhile", func() bool { return configs(t, s, "registry.test/b", false) != "" })
+	eventually.Holds(t, "a pod that came meanwhile", func() bool {
+		return configs(t, s, "registry.test/b", false) != ""
+	})
 	if strings.Contains(log.String(), "s3cret") {
 		t.Errorf("the log has a secret: %s", log)
 	}
@@ -128,7 +130,9 @@ func TestKubeconfigComesLater(t *testing.T) {
 	made := c.kubeconfig(t)
 	later := filepath.Join(filepath.Dir(made), "later.conf")
 	s, log := run(t, later, nodeName)
-	eventually.Holds(t, "the missing file in the log", func() bool { return strings.Contains(log.String(), "later.conf") })
+	eventually.Holds(t, "the missing file in the log", func() bool {
+		return strings.Contains(log.String(), "later.conf")
+	})
 	if got := configs(t, s, "registry.test/a", false); got != "" {
 		t.Errorf("without a kubeconfig: %s", got)
 	}
@@ -144,16 +148,17 @@ func TestWrongKubeconfigs(t *testing.T) {
 		return "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n" +
 			"clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\nusers: [{name: u, user: " + user + "}]\n"
 	}
+	cluster := func(before, after string) string { return strings.Replace(good("{}"), before, after, 1) }
 	for text, want := range map[string]string{
-		"\ts3cret":              "is no YAML",
-		"a: b":                  `no context ""`,
-		good("{token: s3cret}"): "",
-		strings.Replace(good("{}"), "https", "http", 1):                                          "no https",
-		strings.Replace(good("{}"), "server:", "insecure-skip-tls-verify: true, server:", 1):     "name the authority",
-		strings.Replace(good("{}"), "server:", "certificate-authority-data: s3cret, server:", 1): "certificate-authority:",
-		good("{exec: {command: s3cret}}"):                                                        "exec, which is not supported",
-		good("{client-certificate-data: s3cret}"):                                                "client-certificate:",
-		good("{client-certificate: missing.pem}"):                                                "missing.pem",
+		"\ts3cret":               "is no YAML",
+		"a: b":                   `no context ""`,
+		good("{token: s3cret}"):  "",
+		cluster("https", "http"): "no https",
+		cluster("server:", "insecure-skip-tls-verify: true, server:"):     "name the authority",
+		cluster("server:", "certificate-authority-data: s3cret, server:"): "certificate-authority:",
+		good("{exec: {command: s3cret}}"):                                 "exec, which is not supported",
+		good("{client-certificate-data: s3cret}"):                         "client-certificate:",
+		good("{client-certificate: missing.pem}"):                         "missing.pem",
 	} {
 		path := filepath.Join(t.TempDir(), "kubeconfig")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

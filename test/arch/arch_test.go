@@ -221,7 +221,7 @@ test/e2e/converters:
 test/e2e/direct: | node/report
 test/e2e/docker: | install node/doctor node/report wire
 test/e2e/hubs: | install install/pullthrough wire
-test/e2e/kubernetes: | node/preheat node/report nodejobs wire/client
+test/e2e/kubernetes: | node/preheat node/pullsecrets node/report nodejobs wire/client
 test/e2e/network: | node/report
 test/e2e/node: | node/binds node/control node/directory node/imagecache node/keeper node/mount node/report node/resolver store/disk
 test/e2e/peers:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 )
@@ -33,6 +34,11 @@ func TestFallback(t *testing.T) {
 	if err := has(t, s); err == nil || asked == 0 {
 		t.Errorf("without a login: %v, asked %d times; want that it is refused", err, asked)
 	}
+	s.mu.Lock()
+	if again := time.Until(s.now.until); again > noLoginLife {
+		t.Errorf("without a login: the fallback is asked again after %s, want %s", again, noLoginLife)
+	}
+	s.mu.Unlock()
 	password = secret
 	if err := has(t, s); err != nil {
 		t.Errorf("with the login of a new pod: %v", err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,6 +21,12 @@ import (
 // smallImage makes an OCI layout whose image has one layer with two files.
 func smallImage(t *testing.T) (dir string) {
 	t.Helper()
+	return imageWith(t, []byte(strings.Repeat("0123456789abcdef", 10_000)))
+}
+
+// imageWith makes an OCI layout whose image has one layer, in which /usr/large has a content.
+func imageWith(t *testing.T, large []byte) (dir string) {
+	t.Helper()
 	dir = t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o755); err != nil {
 		t.Fatal(err)
@@ -28,7 +35,7 @@ func smallImage(t *testing.T) (dir string) {
 		if err := l.File("etc/hello", []byte("hello\n")); err != nil {
 			return err
 		}
-		return l.File("usr/large", []byte(strings.Repeat("0123456789abcdef", 10_000)))
+		return l.File("usr/large", large)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -49,12 +56,15 @@ func TestExport(t *testing.T) {
 	if err := os.WriteFile(first, []byte("/usr/large\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	noise := make([]byte, 11<<20) // cannot be compressed
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(noise)
 	var text strings.Builder
-	from := "oci:" + smallImage(t)
-	for _, args := range [][]string{{"--format", "estargz", "--prioritize", first},
-		{"--format", "zstdchunked", "--level", "19", "--jobs", "1"}} {
+	small := "oci:" + smallImage(t)
+	for _, args := range [][]string{{"--format", "estargz", "--prioritize", first, small},
+		{"--format", "zstdchunked", "--level", "19", "--jobs", "1", small},
+		{"--format", "soci", "--prioritize", first, "oci:" + imageWith(t, noise)}} {
 		to := "oci:" + t.TempDir() + ":new"
-		args = append([]string{"export", "--to", to}, append(args, from)...)
+		args = append([]string{"export", "--to", to}, args...)
 		code, stdout, stderr := lighter(t, args...)
 		if code != 0 {
 			t.Fatalf("lighter %s: exit %d, %q", strings.Join(args, " "), code, stderr)

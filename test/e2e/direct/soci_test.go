@@ -127,8 +127,8 @@ func TestSOCI(t *testing.T) {
 	compare(t, s, ref)
 }
 
-// What `lighter export --format soci` pushes starts lazily, and has the same files as with
-// overlayfs. Only the index is new: the repository has the layers already.
+// What `lighter export --format soci` pushes starts lazily, with the prioritized files first, and
+// has the same files as with overlayfs.
 func TestExportedSOCI(t *testing.T) {
 	s := start(t, site.Options{Hubs: []string{}}, "lazy/*")
 	dir := filepath.Join(t.TempDir(), "layout") // with a small layer, which has no zTOC

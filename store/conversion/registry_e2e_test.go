@@ -68,6 +68,38 @@ func TestFromRegistryToRegistry(t *testing.T) {
 	}
 }
 
+// A registry takes the layers of an image in another of its repositories, so that they are not
+// pushed.
+func TestSOCIMountsLayers(t *testing.T) {
+	host := distribution.Start(t)
+	if err := remote.Write(reference(t, host+"/tools/shell:1"), large(t)); err != nil {
+		t.Fatal(err)
+	}
+	from, err := registry.FindSource(t.Context(), host+"/tools/shell:1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := conversion.Options{Format: conversion.SOCI, Dir: t.TempDir(), Report: func(step, layer string, _, _ int64) {
+		if step == "push" {
+			t.Errorf("layer %s was pushed", layer)
+		}
+	}}
+	done, err := convert(t.Context(), from, "", "docker://"+host+"/lazy/shell:1", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := remote.Index(reference(t, host+"/lazy/shell@"+done.Digest)); err != nil {
+		t.Error(err)
+	}
+	found, err := registry.FindSource(t.Context(), host+"/lazy/shell:1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if images, err := found.Originals(""); err != nil || images[0].Digest != done.Images[0].Digest {
+		t.Errorf("got %+v, %v, want image %s", images, err, done.Images[0].Digest)
+	}
+}
+
 // readByStargz reads the first layer of an index's first image with stargz-snapshotter's library.
 func readByStargz(t *testing.T, index v1.ImageIndex) {
 	t.Helper()

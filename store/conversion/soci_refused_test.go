@@ -2,9 +2,11 @@ package conversion_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -151,5 +153,45 @@ func TestSOCIRefuses(t *testing.T) {
 				t.Errorf("temporary files were left: %v", left)
 			}
 		})
+	}
+}
+
+// The images of several platforms are in one index, before their SOCI indexes. A platform without
+// large layers has no SOCI index.
+func TestSOCIPlatforms(t *testing.T) {
+	index := mutate.AppendManifests(empty.Index)
+	for architecture, image := range map[string]v1.Image{"amd64": large(t), "arm64": imageOf(t, layers(),
+		func(c *v1.ConfigFile) { c.Architecture = "arm64" })} {
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: architecture}}})
+	}
+	dir := t.TempDir()
+	done, err := convert(t.Context(), opened(t, "oci:"+stored(t, index)), "all", "oci:"+dir,
+		conversion.Options{Format: conversion.SOCI})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list ocispec.Index
+	if err := json.Unmarshal(inLayout(t, dir)(done.Digest), &list); err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, d := range list.Manifests {
+		kinds = append(kinds, d.ArtifactType)
+	}
+	if want := []string{"", "", soci.MediaTypeIndexV2}; !reflect.DeepEqual(kinds, want) {
+		t.Errorf("the manifests are of the types %q, want %q", kinds, want)
+	}
+	for _, image := range done.Images {
+		if (image.Index != "") != (image.Platform == "linux/amd64") {
+			t.Errorf("got %+v, want a SOCI index for amd64 only", image)
+		}
+		manifest := ocispec.Manifest{}
+		if err := json.Unmarshal(inLayout(t, dir)(image.Digest), &manifest); err != nil {
+			t.Fatal(err)
+		}
+		if manifest.Annotations[soci.AnnotationIndexDigest] != image.Index {
+			t.Errorf("the manifest's annotations are %v, want index %q", manifest.Annotations, image.Index)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package conversion_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"io"
 	"log"
 	"net/http"
@@ -11,16 +10,14 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 
 	ggcr "github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/format/soci"
 	"lighter/format/tree"
@@ -208,6 +205,7 @@ func compareTables(t *testing.T, index *soci.Index, done conversion.Result, imag
 // The layers that a registry has are not pushed: those in the repository, and those in another one,
 // which are mounted from there.
 func TestSOCIFromRegistryToRegistry(t *testing.T) {
+	var mu sync.Mutex
 	uploads, mounts := map[string]int{}, map[string]int{} // bytes and layers of each repository
 	next := ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -217,7 +215,9 @@ func TestSOCIFromRegistryToRegistry(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		case r.URL.Query().Get("from") == "tools/shell":
+			mu.Lock()
 			mounts[name]++
+			mu.Unlock()
 			w.WriteHeader(http.StatusCreated)
 			return
 		case r.Method == http.MethodPatch:
@@ -225,7 +225,9 @@ func TestSOCIFromRegistryToRegistry(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
+			mu.Lock()
 			uploads[name] += len(b)
+			mu.Unlock()
 			r.Body = io.NopCloser(bytes.NewReader(b))
 		}
 		next.ServeHTTP(w, r)
@@ -235,7 +237,9 @@ func TestSOCIFromRegistryToRegistry(t *testing.T) {
 	if err := remote.Write(reference(t, host+"/tools/shell:1"), large(t)); err != nil {
 		t.Fatal(err)
 	}
+	mu.Lock()
 	clear(uploads)
+	mu.Unlock()
 	from, err := registry.FindSource(t.Context(), host+"/tools/shell:1", false)
 	if err != nil {
 		t.Fatal(err)
@@ -246,10 +250,12 @@ func TestSOCIFromRegistryToRegistry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if sent := uploads[name]; sent > 1<<20 || mounts[name] != mounted {
-			t.Errorf("%s: %d bytes were pushed and %d layers mounted, want the zTOCs and %d", name, sent, mounts[name],
-				mounted)
+		mu.Lock()
+		if uploads[name] > 1<<20 || mounts[name] != mounted {
+			t.Errorf("%s: %d bytes were pushed and %d layers mounted, want the zTOCs and %d", name, uploads[name],
+				mounts[name], mounted)
 		}
+		mu.Unlock()
 		all, err := remote.Index(reference(t, host+"/"+name+":soci"))
 		if err != nil {
 			t.Fatal(err)
@@ -267,46 +273,6 @@ func TestSOCIFromRegistryToRegistry(t *testing.T) {
 		}
 		if left := files(t, o.Dir); left != nil {
 			t.Errorf("temporary files were left: %v", left)
-		}
-	}
-}
-
-// The images of several platforms are in one index, before their SOCI indexes. A platform without
-// large layers has no SOCI index.
-func TestSOCIPlatforms(t *testing.T) {
-	index := mutate.AppendManifests(empty.Index)
-	for architecture, image := range map[string]v1.Image{"amd64": large(t), "arm64": imageOf(t, layers(),
-		func(c *v1.ConfigFile) { c.Architecture = "arm64" })} {
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image,
-			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: architecture}}})
-	}
-	dir := t.TempDir()
-	done, err := convert(t.Context(), opened(t, "oci:"+stored(t, index)), "all", "oci:"+dir,
-		conversion.Options{Format: conversion.SOCI})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list ocispec.Index
-	if err := json.Unmarshal(inLayout(t, dir)(done.Digest), &list); err != nil {
-		t.Fatal(err)
-	}
-	var kinds []string
-	for _, d := range list.Manifests {
-		kinds = append(kinds, d.ArtifactType)
-	}
-	if want := []string{"", "", soci.MediaTypeIndexV2}; !reflect.DeepEqual(kinds, want) {
-		t.Errorf("the manifests are of the types %q, want %q", kinds, want)
-	}
-	for _, image := range done.Images {
-		if (image.Index != "") != (image.Platform == "linux/amd64") {
-			t.Errorf("got %+v, want a SOCI index for amd64 only", image)
-		}
-		manifest := ocispec.Manifest{}
-		if err := json.Unmarshal(inLayout(t, dir)(image.Digest), &manifest); err != nil {
-			t.Fatal(err)
-		}
-		if manifest.Annotations[soci.AnnotationIndexDigest] != image.Index {
-			t.Errorf("the manifest's annotations are %v, want index %q", manifest.Annotations, image.Index)
 		}
 	}
 }

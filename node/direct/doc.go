@@ -19,6 +19,7 @@
 //	direct/TREE/index      the index
 //	direct/TREE/locations  the units of its chunks
 //	direct/TREE/N          the layer table of layer N
+//	direct/TREE/PACK       the layer table of those units of a layer that a start reads
 //	direct/new-N/          a tree being made; removed after a crash
 //	direct/rm-TREE/        a tree being removed; removed after a crash
 package direct

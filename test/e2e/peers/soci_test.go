@@ -5,9 +5,12 @@ package peers
 import (
 	"encoding/json"
 	"os/exec"
+	"strings"
 	"testing"
 
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 func TestSOCIIsLazy(t *testing.T) {
@@ -68,5 +71,35 @@ func TestSOCIRunsExportedImages(t *testing.T) {
 	}
 	if files["soci"] != files[site.Overlayfs] || len(files["soci"]) < 64 {
 		t.Errorf("the files differ: %v", files)
+	}
+}
+
+// Lighter's node starts what SOCI's converter makes, without a hub.
+func TestImagesOfSOCIStartWithoutHub(t *testing.T) {
+	host, _, _ := strings.Cut(site.Reference("x"), "/")
+	config := write(t, "hubs = []\ndirect = [\""+host+"/*\"]\n"+site.RegistryTable+"plain_http = true\n")
+	lighter, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sitetest.Start(t, site.Options{Lighter: lighter, Hubs: []string{}, NodeArgs: []string{"--config", config}})
+	if err := s.Push(t.Context(), images.Dir("base"), "base"); err != nil {
+		t.Fatal(err)
+	}
+	ref := site.Reference("soci")
+	out, err := exec.CommandContext(t.Context(), tool(t, "soci"), "convert", "--plain-http", site.Reference("base"),
+		ref).CombinedOutput()
+	if err != nil {
+		t.Fatalf("convert the image: %v: %s", err, out)
+	}
+	if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {
+		t.Fatal(err)
+	}
+	if st := sitetest.Status(t, s); len(st.Images) != 1 || !st.Images[0].Lazy {
+		t.Errorf("images %+v, want one that is lazy", st.Images)
+	}
+	ran, err := s.Machine.Run(t.Context(), site.Lighter, ref, "sh", "-c", "echo hello")
+	if err != nil || ran.Output != "hello\n" {
+		t.Errorf("got %+v, %v", ran, err)
 	}
 }

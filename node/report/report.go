@@ -17,7 +17,6 @@ import (
 	"lighter/format/chunk"
 	"lighter/node/binds"
 	"lighter/node/completion"
-	"lighter/node/direct"
 	"lighter/node/directory"
 	"lighter/node/front/containerd"
 	"lighter/node/front/containerd/blobs"
@@ -129,11 +128,19 @@ type ImageStatus struct {
 	Why string `json:"why"` // why it is lazy, and why sources that were asked before did not have it; or why it is not
 }
 
+// Direct are the images that this node starts without a hub (direct.Images).
+type Direct interface {
+	// Made returns from what a tree was made on this machine: one of the words of the node's
+	// configuration (sources), and repositories, HOST[:PORT]/PATH. There are none if the tree was
+	// not made here.
+	Made(tree chunk.ID) (word string, repositories []string)
+}
+
 // Reporter reports the state of a node. Its fields are the node's parts, and do not change.
 type Reporter struct {
 	Fixed      Status // fields that do not change while the node runs
 	Hubs       *origin.Failover
-	Direct     *direct.Images
+	Direct     Direct
 	Keys       *resolver.Keys
 	Chains     *resolver.Resolver
 	Trees      *trees.Store

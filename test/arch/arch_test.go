@@ -143,8 +143,8 @@ node: buildinfo bytesize durable format/chunk format/index format/trace node/app
 	node/completion node/control node/direct node/directory node/front/containerd node/front/containerd/blobs
 	node/front/containerd/differ node/health node/held node/imagecache node/imageconfig node/imagestore
 	node/keeper node/layerblob node/memory node/monitor node/mount node/ondemand node/prefetch node/preheat
-	node/record node/report node/resolver node/takeover node/trees registries socket store store/disk
-	store/origin store/repository wire wire/client wire/pattern
+	node/pullsecrets node/record node/report node/resolver node/takeover node/trees registries socket store
+	store/disk store/origin store/repository wire wire/client wire/pattern
 node/apptainer:
 node/binds: durable node/mount node/platform wire
 node/bundle: bytesize durable node node/binds node/control node/imagestore node/mount node/spec node/standalone
@@ -184,7 +184,7 @@ node/prefetch: format/chunk format/index node/device sleep | format/tree store
 node/preheat: format/chunk node/binds node/completion | wire
 node/pullsecrets: registries sleep
 node/record: format/chunk format/trace node/device sleep
-node/report: durable format/chunk node/binds node/completion node/direct node/directory node/front/containerd
+node/report: durable format/chunk node/binds node/completion node/directory node/front/containerd
 	node/front/containerd/blobs node/held node/imagestore node/mount node/prefetch node/record node/resolver
 	node/takeover node/trees store store/disk store/origin | node/device
 node/resolver: durable format/chunk format/index node/flight sleep store/origin wire | wire/client

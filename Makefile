@@ -79,13 +79,15 @@ demo:
 	$(MAKE) build
 	bin/lighter-bench demo
 
-# The other snapshotters of the benchmark, and tests that they are lazy.
+# The other snapshotters of the benchmark and their converters, and tests with them.
 peers:
 	test/setup all base
 	test/setup peers
 	cd bench/stargz && $(GO) vet ./... && $(GO) test ./...
 	cd bench/soci && CGO_ENABLED=1 $(GO) vet ./... && CGO_ENABLED=1 $(GO) test ./...
-	$(GO) test -tags peers -count=1 -timeout 10m -exec 'unshare --mount --propagation private' ./test/e2e/peers/
+	$(MAKE) build
+	$(GO) test -tags peers -count=1 -timeout 20m -exec 'unshare --mount --propagation private' \
+		./test/e2e/peers/ ./test/e2e/converters/
 
 # The nydus snapshotter, which needs cargo.
 nydus:

@@ -11,6 +11,7 @@ require (
 	github.com/opencontainers/image-spec v1.1.1
 	go.etcd.io/bbolt v1.5.0
 	google.golang.org/grpc v1.82.1
+	oras.land/oras-go/v2 v2.6.2
 )
 
 require (
@@ -73,7 +74,6 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260414002931-afd174a4e478 // indirect
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 	k8s.io/cri-api v0.34.1 // indirect
-	oras.land/oras-go/v2 v2.6.2 // indirect
 )
 
 // As the peer has it.

@@ -10,6 +10,9 @@
 //   - soci convert adds a SOCI index, of version 2, to an image, with the sizes
 //     that the peer's converter has by default: spans of 4 MiB, and no index for
 //     layers of less than 10 MiB.
+//   - soci create pushes a SOCI index, of version 1, beside an image, which stays
+//     the same: by the referrers API, or by the fallback tag if the registry has
+//     none.
 //   - soci ztoc writes the index of one layer to a file, for tests that compare it
 //     with Lighter's.
 //
@@ -32,13 +35,15 @@ import (
 
 const usage = `usage: soci snapshotter --root DIR --address SOCKET --containerd SOCKET
                         [--config FILE] [--plain-http HOST] [--log-level LEVEL]
-       soci convert [--plain-http] SOURCE DESTINATION
+       soci convert [--plain-http] [--min-layer-size BYTES] SOURCE DESTINATION
+       soci create [--plain-http] [--min-layer-size BYTES] IMAGE
        soci ztoc [--compression gzip|uncompressed] [--span-size BYTES] BLOB ZTOC
 
 Examples:
   soci snapshotter --root /var/lib/soci --address /run/soci.sock \
     --containerd /run/containerd/containerd.sock --plain-http registry:5000
   soci convert --plain-http registry:5000/python:latest registry:5000/python:soci
+  soci create --plain-http registry:5000/python:latest
 `
 
 func main() {
@@ -68,7 +73,9 @@ func run(ctx context.Context, args []string) error {
 	case "snapshotter":
 		return runSnapshotter(ctx, args[1:])
 	case "convert":
-		return runConvert(ctx, args[1:])
+		return runIndex(args, 2, func(i *indexer, names []string) error { return i.convert(ctx, names[0], names[1]) })
+	case "create":
+		return runIndex(args, 1, func(i *indexer, names []string) error { return i.create(ctx, names[0]) })
 	case "ztoc":
 		return runZTOC(args[1:])
 	case "-h", "--help", "help":
@@ -98,17 +105,23 @@ func runSnapshotter(ctx context.Context, args []string) error {
 	return serve(ctx, o)
 }
 
-func runConvert(ctx context.Context, args []string) error {
-	flags := newFlags("convert")
+// runIndex runs a command that makes an index. It takes n names of images.
+func runIndex(args []string, n int, command func(i *indexer, names []string) error) error {
+	flags := newFlags(args[0])
 	plainHTTP := flags.Bool("plain-http", false, "")
-	if err := parse(flags, args, 2); err != nil {
+	minLayerSize := flags.Int64("min-layer-size", 10<<20, "")
+	if err := parse(flags, args[1:], n); err != nil {
 		return err
 	}
 	// Otherwise containerd's packages log that files are stored without fs-verity.
 	if err := log.SetLevel("error"); err != nil {
 		return err
 	}
-	return convert(ctx, flags.Arg(0), flags.Arg(1), *plainHTTP)
+	i, err := newIndexer(*plainHTTP, *minLayerSize)
+	if err != nil {
+		return err
+	}
+	return errors.Join(command(i, flags.Args()), i.close())
 }
 
 func runZTOC(args []string) error {

@@ -13,7 +13,7 @@ func TestInvalidCommandLines(t *testing.T) {
 	for _, line := range []string{
 		"", "pull", "snapshotter --root /r --address /a", "snapshotter --root /r --address /a --containerd /c more",
 		"snapshotter --no-such-flag",
-		"snapshotter --root /r --address /a --containerd /c --log-level much", "convert a", "convert --trace t a b",
+		"snapshotter --root /r --address /a --containerd /c --log-level much", "convert a", "convert --trace t a b", "create", "create a b", "create --min-layer-size much a",
 		"ztoc a", "ztoc --span-size much a b",
 	} {
 		if err := run(t.Context(), strings.Fields(line)); !errors.As(err, new(usageError)) {

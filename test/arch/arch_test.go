@@ -257,6 +257,7 @@ test/testkit/postgres: test/testkit/port
 test/testkit/registrytest:
 test/testkit/s3: test/testkit/port
 test/testkit/printed:
+test/testkit/referrers: test/testkit/site
 test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link wire wire/client
 test/testkit/sitetest: node/report test/testkit/site
 test/testkit/socketdir:

@@ -5,9 +5,11 @@ package converters
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,6 +21,7 @@ import (
 
 	"lighter/test/testkit/fswalk"
 	"lighter/test/testkit/images"
+	"lighter/test/testkit/referrers"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
 	tars "lighter/test/testkit/tarball"
@@ -30,14 +33,16 @@ func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 var original = site.Reference("original")
 
 // start starts a site with the original image in its registry, and returns the image's OCI layout,
-// too. The node has no hub. It reads the images below lazy/ of the site's registry, and of more
-// repositories.
-func start(t *testing.T, more ...string) (s *site.Site, layout string) {
+// too. The node has no hub. It reads the images below lazy/ of the site's registry, and of others.
+func start(t *testing.T, others ...referrers.Registry) (s *site.Site, layout string) {
 	t.Helper()
 	host, _, _ := strings.Cut(original, "/")
 	config := filepath.Join(t.TempDir(), "node.toml")
-	text := "hubs = []\ndirect = [\"" + strings.Join(append(more, host+"/lazy/*"), "\", \"") + "\"]\n" +
-		site.RegistryTable + "plain_http = true\n"
+	direct := fmt.Sprintf("%q", host+"/lazy/*")
+	for _, other := range others {
+		direct += fmt.Sprintf(", %q", other.Host+"/lazy/*")
+	}
+	text := "hubs = []\ndirect = [" + direct + "]\n" + site.RegistryTable + "plain_http = true\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -124,6 +129,16 @@ func upper() []tars.Item {
 	}
 }
 
+// do runs a command, and returns what it printed.
+func do(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
 // tree lists an image's files, as they are with a snapshotter.
 func tree(t *testing.T, s *site.Site, snapshotter, ref string) fswalk.Listing {
 	t.Helper()
@@ -148,49 +163,60 @@ type loss func(path string, unpacked *fswalk.Entry) (absent bool)
 // nothing is lost.
 func nothing(string, *fswalk.Entry) bool { return false }
 
-// stargz's tables have times in seconds, and not what the format itself adds to the tar.
-func stargzLoss(path string, e *fswalk.Entry) bool {
+// The tables of stargz' converter have times in seconds, and not the files of the format.
+func stargzLoss(path string, e *fswalk.Entry) (absent bool) {
 	at := time.Unix(e.Sec, e.Nsec).Round(time.Second)
 	e.Sec, e.Nsec = at.Unix(), 0
+	return isOfStargz(path)
+}
+
+// isOfStargz reports whether a file of the tar is one of the format.
+func isOfStargz(path string) bool {
 	return path == "stargz.index.json" || path == ".prefetch.landmark" || path == ".no.prefetch.landmark"
 }
 
-// startsLazily pulls and runs an image, and compares all its files with those that overlayfs
-// unpacks, except for what its format does not have. The pull may receive limit bytes.
+// startsLazily pulls and runs an image with Lighter. The pull may receive limit bytes.
 func startsLazily(t *testing.T, s *site.Site, ref string, limit int64, lost loss) {
 	t.Helper()
+	compared(t, s, site.Lighter, ref, limit, lost)
+	if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// compared pulls and runs an image, and compares all its files with those that overlayfs unpacks,
+// except for what its format does not have. The pull may receive limit bytes.
+func compared(t *testing.T, s *site.Site, snapshotter, ref string, limit int64, lost loss) {
+	t.Helper()
 	moved := images.Received(t, s, func() {
-		if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {
+		if _, err := s.Machine.Pull(t.Context(), snapshotter, ref); err != nil {
 			t.Fatal(err)
 		}
 	})
-	st := sitetest.Status(t, s)
-	if moved > limit || len(st.Images) != 1 || !st.Images[0].Lazy {
-		t.Errorf("%s: the pull received %d bytes, want up to %d; images %+v, want one that is lazy", ref, moved, limit,
-			st.Images)
+	if st := sitetest.Status(t, s); snapshotter == site.Lighter && (len(st.Images) != 1 || !st.Images[0].Lazy) {
+		t.Errorf("%s: images %+v, want one that is lazy", ref, st.Images)
 	}
-	ours := tree(t, s, site.Lighter, ref)
+	if moved > limit {
+		t.Errorf("%s: the pull received %d bytes, want up to %d", ref, moved, limit)
+	}
+	lazy := tree(t, s, snapshotter, ref)
 	began := time.Now().Unix()
 	if _, err := s.Machine.Pull(t.Context(), site.Overlayfs, ref); err != nil {
 		t.Fatal(err)
 	}
-	unpacked := tree(t, s, site.Overlayfs, ref)
-	theirs := fswalk.Listing{}
-	for path, e := range unpacked {
+	want := fswalk.Listing{}
+	for path, e := range tree(t, s, site.Overlayfs, ref) {
 		if !lost(path, &e) {
-			theirs[path] = e
+			want[path] = e
 		}
 	}
 	// containerd gives some directories the time of unpacking: the root, and directories in which a
 	// layer changes files without an entry for the directory itself.
-	times := func(_ string, theirs, _ fswalk.Entry) bool { return !theirs.IsDir() || theirs.Sec < began-1 }
-	for i, d := range fswalk.Diff(theirs, ours, fswalk.Options{ComparesTime: times}) {
-		if t.Errorf("%s: overlayfs and Lighter differ: %s", ref, d); i > 20 {
+	times := func(_ string, want, _ fswalk.Entry) bool { return !want.IsDir() || want.Sec < began-1 }
+	for i, d := range fswalk.Diff(want, lazy, fswalk.Options{ComparesTime: times}) {
+		if t.Errorf("%s: overlayfs and %s differ: %s", ref, snapshotter, d); i > 20 {
 			break
 		}
 	}
-	t.Logf("%s: the pull received %d bytes, %d entries compared", ref, moved, len(ours))
-	if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
-		t.Fatal(err)
-	}
+	t.Logf("%s: the pull received %d bytes, %d entries compared", ref, moved, len(lazy))
 }

@@ -1,8 +1,9 @@
 // Package converters tests that a node without a hub starts images lazily that other programs have
-// made: stargz' converter, BuildKit, Podman, Skopeo and SOCI's tool. Each has the files that
-// containerd's overlayfs unpacks of the same image, entry by entry.
+// made: stargz' converter, BuildKit, Podman and SOCI's tool. Each has the files that containerd's
+// overlayfs unpacks of the same image, entry by entry. So has an image that `lighter export` makes
+// and stargz' snapshotter runs.
 //
-// Podman and Skopeo are Debian's: their tests have the build tag e2e. BuildKit's has the tag
-// runtimes, and needs the programs of `test/setup buildkit`. Those of stargz and SOCI have the tag
-// peers, and need `test/setup peers`.
+// Podman is Debian's: its test has the build tag e2e. BuildKit's has the tag runtimes, and needs the
+// programs of `test/setup buildkit`. Those of stargz and SOCI have the tag peers, and need
+// `test/setup peers`; `make peers` runs them.
 package converters

@@ -5,7 +5,6 @@ package converters
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -28,14 +27,4 @@ func TestPodman(t *testing.T) {
 	ref := site.Reference("lazy/podman")
 	do(t, "podman", "push", "--quiet", "--tls-verify=false", "--compression-format", "zstd:chunked", id, ref)
 	startsLazily(t, s, ref, 8<<20, nothing)
-}
-
-// do runs a command, and returns what it printed.
-func do(t *testing.T, name string, args ...string) string {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %q: %v: %s", name, args, err, out)
-	}
-	return string(out)
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -21,11 +22,19 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// start starts a site whose node reads images of its registry that match patterns.
+// start starts a site whose node reads images that match patterns: of the site's registry, or of
+// the one that a pattern names as HOST:PORT.
 func start(t *testing.T, options site.Options, patterns ...string) *site.Site {
 	t.Helper()
 	host, _, _ := strings.Cut(site.Reference("x"), "/")
-	return startWith(t, options, "direct = [\""+host+"/"+strings.Join(patterns, "\", \""+host+"/")+"\"]")
+	var direct []string
+	for _, p := range patterns {
+		if !strings.Contains(p, ":") {
+			p = host + "/" + p
+		}
+		direct = append(direct, strconv.Quote(p))
+	}
+	return startWith(t, options, "direct = ["+strings.Join(direct, ", ")+"]")
 }
 
 // startWith starts a site whose node has further lines in its configuration.

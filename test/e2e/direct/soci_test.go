@@ -3,7 +3,6 @@
 package direct
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/format/chunk"
@@ -22,6 +20,7 @@ import (
 	"lighter/format/tree"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
+	"lighter/test/testkit/referrers"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
 )
@@ -36,7 +35,7 @@ func (r raw) RawManifest() ([]byte, error)        { return r.bytes, nil }
 func (r raw) MediaType() (types.MediaType, error) { return r.mediaType, nil }
 
 // pushIndex makes a SOCI index of the image in a layout, as SOCI does it, and pushes it to the
-// image's repository. The registry has no referrers API, so the index is found by the fallback tag.
+// image's repository.
 func pushIndex(t *testing.T, dir, repository string) {
 	t.Helper()
 	repo, err := name.NewRepository(repository, name.Insecure)
@@ -66,17 +65,8 @@ func pushIndex(t *testing.T, dir, repository string) {
 	text := index.Encode()
 	push([]byte("{}"), soci.MediaTypeIndexV1)
 	id := digest.FromBytes(text)
+	// This also writes the fallback tag, if the registry has no referrers API.
 	if err := remote.Put(repo.Digest(id.String()), raw{text, types.OCIManifestSchema1}); err != nil {
-		t.Fatal(err)
-	}
-	list, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2},
-		MediaType: ocispec.MediaTypeImageIndex,
-		Manifests: []ocispec.Descriptor{{MediaType: ocispec.MediaTypeImageManifest,
-			ArtifactType: soci.MediaTypeIndexV1, Digest: id, Size: int64(len(text))}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := remote.Put(repo.Tag("sha256-"+subject.Digest.Hex), raw{list, types.OCIImageIndex}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -104,9 +94,11 @@ func indexed(t *testing.T, dir string, d ocispec.Descriptor, push func(b []byte,
 }
 
 // An unchanged image with a SOCI index starts lazily, and has the same files as with overlayfs. The
-// node has no hub.
+// node has no hub. It finds the index by the fallback tag at distribution, and by the referrers API
+// at a registry that has it.
 func TestSOCI(t *testing.T) {
-	s := start(t, site.Options{Hubs: []string{}}, "lazy/*")
+	other := referrers.Start(t)
+	s := start(t, site.Options{Hubs: []string{}}, "lazy/*", other.Host+"/lazy/*")
 	dir := filepath.Join(t.TempDir(), "layout") // with a small layer, which has no zTOC
 	err := layout.Extend(images.Dir("base"), dir,
 		func(l *layout.Layer) error { return l.File("opt/mine", []byte(strings.Repeat("mine", 1000))) })
@@ -116,15 +108,40 @@ func TestSOCI(t *testing.T) {
 	if err := s.Push(t.Context(), dir, "lazy/soci"); err != nil {
 		t.Fatal(err)
 	}
-	ref := site.Reference("lazy/soci")
-	pushIndex(t, dir, strings.TrimSuffix(ref, ":latest"))
-	if moved := pull(t, s, ref); moved > images.Size(t, "base")/4 {
-		t.Errorf("the pull received %d bytes, want the zTOC only", moved)
+	image, err := images.Open(dir)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if st := sitetest.Status(t, s); len(st.Images) != 1 || !st.Images[0].Lazy {
-		t.Errorf("images %+v, want one that is lazy", st.Images)
+	for _, ref := range []string{site.Reference("lazy/soci"), other.Push(t, image, "lazy/soci")} {
+		pushIndex(t, dir, strings.TrimSuffix(ref, ":latest"))
+		if moved := pull(t, s, ref); moved > images.Size(t, "base")/4 {
+			t.Errorf("%s: the pull received %d bytes, want the zTOC only", ref, moved)
+		}
+		if st := sitetest.Status(t, s); len(st.Images) != 1 || !st.Images[0].Lazy {
+			t.Errorf("%s: images %+v, want one that is lazy", ref, st.Images)
+		}
+		compare(t, s, ref)
+		if tags := tagsOf(t, ref); (len(tags) == 1) != strings.HasPrefix(ref, other.Host) {
+			t.Errorf("%s: tags %q, want a fallback tag only where there is no referrers API", ref, tags)
+		}
+		if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
+			t.Fatal(err)
+		}
 	}
-	compare(t, s, ref)
+}
+
+// tagsOf lists the tags of an image's repository.
+func tagsOf(t *testing.T, ref string) []string {
+	t.Helper()
+	image, err := name.ParseReference(ref, name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tags, err := remote.List(image.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tags
 }
 
 // What `lighter export --format soci` pushes starts lazily, with the prioritized files first, and

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -67,20 +68,24 @@ func odd(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, items := range [][]tars.Item{lower(), upper()} {
-		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-			return io.NopCloser(bytes.NewReader(tars.Of(items...))), nil
-		}, tarball.WithMediaType(types.OCILayer))
-		if err == nil {
-			image, err = mutate.AppendLayers(image, layer)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := images.Write(dir, "latest", image); err != nil {
+	if err := images.Write(dir, "latest", onTop(t, onTop(t, image, lower()...), upper()...)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// onTop returns an image with one more layer.
+func onTop(t *testing.T, image v1.Image, items ...tars.Item) v1.Image {
+	t.Helper()
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(tars.Of(items...))), nil
+	}, tarball.WithMediaType(types.OCILayer))
+	if err == nil {
+		image, err = mutate.AppendLayers(image, layer)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
 }
 
 // large is the content of a file of several chunks in each format. It does not compress.
@@ -181,6 +186,30 @@ func startsLazily(t *testing.T, s *site.Site, ref string, limit int64, lost loss
 	compared(t, s, site.Lighter, ref, limit, lost)
 	if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// pulledAsUsual pulls an image, which is not lazy. The node's log says why.
+func pulledAsUsual(t *testing.T, s *site.Site, ref, reason string) {
+	t.Helper()
+	moved := images.Received(t, s, func() {
+		if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if st := sitetest.Status(t, s); moved < images.Size(t, "base")/2 || len(st.Images) != 1 || st.Images[0].Lazy {
+		t.Errorf("%s: the pull received %d bytes, want the whole image; images %+v", ref, moved, st.Images)
+	}
+	log, err := os.ReadFile(s.Machine.NodeLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, said, found := strings.Cut(string(log), "image="+ref+" err=")
+	if said, _, _ = strings.Cut(said, "\n"); !found || !strings.Contains(said, reason) {
+		t.Errorf("the node's log says %s: want that %s is not lazy because of %q", said, ref, reason)
+	}
+	if ran, err := s.Machine.Run(t.Context(), site.Lighter, ref, "cat", "/odd/xattrs"); err != nil || ran.Output != "text" {
+		t.Errorf("%s: got %q, %v", ref, ran.Output, err)
 	}
 }
 

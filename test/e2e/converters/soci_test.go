@@ -3,11 +3,15 @@
 package converters
 
 import (
+	"path/filepath"
 	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/referrers"
 	"lighter/test/testkit/site"
+	tars "lighter/test/testkit/tarball"
 )
 
 // SOCI's tool makes an image with an index of version 2, and pushes one of version 1 beside an
@@ -16,24 +20,55 @@ import (
 func TestSOCI(t *testing.T) {
 	other := referrers.Start(t)
 	s, layout := start(t, other)
-	for _, smallest := range []string{"0", "10485760"} {
-		ref := site.Reference("lazy/soci-v2-" + smallest)
-		do(t, tool(t, "soci"), "convert", "--min-layer-size", smallest, "--plain-http", original, ref)
-		startsLazily(t, s, ref, 20<<20, nothing)
-
-		ref = site.Reference("lazy/soci-v1-" + smallest)
-		if err := s.Push(t.Context(), layout, "lazy/soci-v1-"+smallest); err != nil {
-			t.Fatal(err)
-		}
-		do(t, tool(t, "soci"), "create", "--min-layer-size", smallest, "--plain-http", ref)
-		startsLazily(t, s, ref, 20<<20, nothing)
-
-		image, err := images.Open(layout)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ref = other.Push(t, image, "lazy/soci-v1-"+smallest)
-		do(t, tool(t, "soci"), "create", "--min-layer-size", smallest, "--plain-http", ref)
-		startsLazily(t, s, ref, 20<<20, nothing)
+	image, err := images.Open(layout)
+	if err != nil {
+		t.Fatal(err)
 	}
+	// As SOCI does not change layers, they have what the other programs refuse, too.
+	image = onTop(t, image, tars.File("odd/twice", "first"), tars.File("odd/twice", "second"),
+		tars.File("odd/\xff", "text"))
+	layout = write(t, image)
+	for _, smallest := range []string{"0", "10485760"} {
+		first, second := "lazy/soci-v1-"+smallest, "lazy/soci-v2-"+smallest
+		if err := s.Push(t.Context(), layout, first); err != nil {
+			t.Fatal(err)
+		}
+		soci := func(command string, args ...string) {
+			do(t, tool(t, "soci"), append([]string{command, "--min-layer-size", smallest, "--plain-http"}, args...)...)
+		}
+		soci("convert", site.Reference(first), site.Reference(second))
+		startsLazily(t, s, site.Reference(second), 24<<20, nothing)
+		for _, ref := range []string{site.Reference(first), other.Push(t, image, first)} {
+			soci("create", ref)
+			startsLazily(t, s, ref, 24<<20, nothing)
+		}
+	}
+}
+
+// write writes an image to a new OCI layout.
+func write(t *testing.T, image v1.Image) (layout string) {
+	t.Helper()
+	layout = filepath.Join(t.TempDir(), "layout")
+	if err := images.Write(layout, "latest", image); err != nil {
+		t.Fatal(err)
+	}
+	return layout
+}
+
+// SOCI's zTOC of a sparse file names bytes that the layer does not have.
+func TestSOCISparse(t *testing.T) {
+	s, layout := start(t)
+	image, err := images.Open(layout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sparse := tars.File("odd/sparse", "data", tars.PAX("GNU.sparse.size", "10000"),
+		tars.PAX("GNU.sparse.numblocks", "1"), tars.PAX("GNU.sparse.map", "5000,4"))
+	sparse.Sparse = true
+	if err := s.Push(t.Context(), write(t, onTop(t, image, sparse)), "lazy/sparse"); err != nil {
+		t.Fatal(err)
+	}
+	ref := site.Reference("lazy/sparse")
+	do(t, tool(t, "soci"), "create", "--min-layer-size", "0", "--plain-http", ref)
+	pulledAsUsual(t, s, ref, "odd/sparse")
 }

@@ -23,6 +23,7 @@ import (
 	"lighter/cmd/command"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 	"lighter/wire"
 )
 
@@ -66,7 +67,7 @@ func (c Config) Layout(image string) (string, error) {
 			return i.Layout, nil
 		}
 	}
-	work, err := site.Work()
+	work, err := workdir.Path()
 	dir := filepath.Join(work, "images", image)
 	if err == nil {
 		if _, missing := os.Stat(filepath.Join(dir, "index.json")); missing != nil {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"lighter/node/pullsecrets"
 	"lighter/node/resolver"
 	"lighter/registries"
+	"lighter/sleep"
 )
 
 // probeEvery is how often a registry that has asked for a longer pause is asked again. Readers of
@@ -19,8 +21,8 @@ const probeEvery = 10 * time.Second
 // openDirect opens the images that start without a hub. If that fails, the node runs without them:
 // containers of other images must not wait for it.
 func (n *Node) openDirect() {
-	config := direct.Config{Root: n.config.Root, Tables: n.config.Direct, Chains: n.config.AttachedFrom,
-		Leftovers: n.leftovers, Log: n.log}
+	config := direct.Config{Root: n.config.Root, Tables: n.config.Direct, Verified: n.config.DirectVerified,
+		Chains: n.config.AttachedFrom, Leftovers: n.leftovers, Log: n.log}
 	for _, key := range n.config.AttachedKeys {
 		if parsed, err := index.ParseKey(key); err == nil { // Check has parsed them
 			config.Keys = append(config.Keys, parsed)
@@ -84,4 +86,20 @@ func (n *Node) answerers() (all []resolver.Answerer) {
 	}
 	addFormats()
 	return all
+}
+
+// Before each piece of a layer that the node verifies, it waits until no reader waits for bytes,
+// for maxYield at most, so that it comes to an end.
+const yieldPause, maxYield = 20 * time.Millisecond, 5 * time.Second
+
+// verifyDirect verifies the layers of direct images in the background, until ctx ends.
+func (n *Node) verifyDirect(ctx context.Context) {
+	n.direct.Verify(ctx, func(ctx context.Context, bytes int64) error {
+		for end := time.Now().Add(maxYield); n.isFetching() && time.Now().Before(end); {
+			if !sleep.For(ctx, yieldPause) {
+				return context.Cause(ctx)
+			}
+		}
+		return n.completion.Admit(ctx, bytes)
+	})
 }

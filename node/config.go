@@ -74,9 +74,11 @@ type Config struct {
 	AttachedKeys []string `toml:"attached_keys" comment:"Public keys (ed25519:...) of attached indexes: lighter attach prints its key. Images of any registry that have an index of such a key start without a hub. The key of a hub in hub_keys does not count here unless it is in this list, too. Empty: attached indexes are not looked for."`
 	AttachedFrom []string `toml:"attached_from" comment:"Repositories with indexes for images of other repositories (lighter attach --to): [\"reg.example.org/indexes\"]. They are asked after the image's own repository."`
 
+	DirectVerified []string `toml:"direct_verified" comment:"Patterns of further repositories. Their images start straight from their registry once the node has read all of their layers, and found in them what the tables list. So nobody there has to be trusted, and the first pull of an image is an ordinary one. [\"**\"]: all repositories. The node reads these layers in the background, as complete_rate and complete_schedule allow it. It also reads those of direct. An image with a wrong table is reported, and never mounted again. Empty: none."`
+
 	Complete         bool          `toml:"complete" comment:"Fetch the rest of running images in the background. The fetch pauses while the cache would have to evict chunks for it."`
-	CompleteRate     bytesize.Size `toml:"complete_rate" comment:"Limit of this background fetch, in compressed bytes a second: 10MiB. 0: no limit. Reads of containers go first in any case."`
-	CompleteSchedule []string      `toml:"complete_schedule" comment:"When the background fetch runs, in local time: [\"22:00-06:00\"]. Empty: always."`
+	CompleteRate     bytesize.Size `toml:"complete_rate" comment:"Limit of this background fetch, and of the reading of layers to verify them (direct), in compressed bytes a second: 10MiB. 0: no limit. Reads of containers go first in any case."`
+	CompleteSchedule []string      `toml:"complete_schedule" comment:"When the node fetches in the background (complete, and layers that it verifies), in local time: [\"22:00-06:00\"]. Empty: always."`
 	LocalDevice      bool          `toml:"local_device" comment:"When all chunks of an image are cached, write them to a file. Later mounts read this file, and need no daemon. Each file is as large as the image. All of them count in cache_size, and take at most half of it. Set scrub_rate, too: nothing else verifies a finished file."`
 
 	Kubeconfig     string `toml:"kubeconfig" comment:"A kubeconfig with which the node watches the pods of its Kubernetes node, and gets their pull secrets (imagePullSecrets), for the registries without a login below: the kubelet's, for example, which may read those of its own pods only (/etc/kubernetes/kubelet.conf, /var/lib/kubelet/kubeconfig). Empty: pull secrets are not used."`
@@ -116,6 +118,7 @@ func DefaultConfig() Config {
 		CompleteSchedule: []string{},
 		Blobs:            []string{},
 		Direct:           []string{},
+		DirectVerified:   []string{},
 		AttachedKeys:     []string{},
 		AttachedFrom:     []string{},
 		Sources:          append([]string{sourceHub}, direct.Formats()...),
@@ -128,7 +131,8 @@ func (c *Config) Check() error {
 	case !filepath.IsAbs(c.Root):
 		return fmt.Errorf("root %q is not an absolute path", c.Root)
 	case len(c.Hubs) == 0 && !c.readsRegistries():
-		return errors.New("hubs is empty: name at least one hub, or repositories in direct, or attached_keys")
+		return errors.New("hubs is empty: name at least one hub, or repositories in direct or direct_verified, or " +
+			"set attached_keys")
 	case c.CacheSize < disk.MinLimit:
 		return fmt.Errorf("cache_size %s is too small: the least is %s", c.CacheSize, bytesize.Size(disk.MinLimit))
 	case c.PrefetchMax < 0:
@@ -290,6 +294,11 @@ func (c *Config) checkDirect() error {
 			return fmt.Errorf("direct: %w", err)
 		}
 	}
+	for _, p := range c.DirectVerified {
+		if err := pattern.Check(p); err != nil {
+			return fmt.Errorf("direct_verified: %w", err)
+		}
+	}
 	for _, key := range c.AttachedKeys {
 		if _, err := index.ParseKey(key); err != nil {
 			return fmt.Errorf("attached_keys: %w", err)
@@ -304,8 +313,8 @@ func (c *Config) checkDirect() error {
 		return errors.New("attached_from is set, and attached_keys is empty: no index would be believed")
 	}
 	if c.readsRegistries() && c.Trust == TrustChain {
-		return errors.New("direct or attached_keys is set, and trust is chain: a pull from any repository would get " +
-			"the direct images; set trust to image or auto")
+		return errors.New("direct, direct_verified or attached_keys is set, and trust is chain: a pull from any " +
+			"repository would get the direct images; set trust to image or auto")
 	}
 	if err := c.checkSources(); err != nil {
 		return err
@@ -314,7 +323,9 @@ func (c *Config) checkDirect() error {
 }
 
 // readsRegistries reports whether images may start from their registry, without a hub.
-func (c *Config) readsRegistries() bool { return len(c.Direct) > 0 || len(c.AttachedKeys) > 0 }
+func (c *Config) readsRegistries() bool {
+	return len(c.Direct)+len(c.DirectVerified)+len(c.AttachedKeys) > 0
+}
 
 // sourceHub is the word for the hubs in sources. The other words are those of direct.Formats.
 const sourceHub = "hub"

@@ -251,7 +251,8 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	n.mounts.Probe()
 	n.chains, err = resolver.New(resolver.Config{
 		Root: root, Trust: n.config.trust(n.hubs).Trust, Answerers: n.answerers(),
-		LastReceived: n.hubs.LastReceived, Trees: lazyTrees{n.trees, n.mounts}, Keys: n.keys, Log: n.log,
+		LastReceived: n.hubs.LastReceived, Trees: lazyTrees{n.trees, n.mounts}, Keys: n.keys,
+		Refused: n.direct.Refused, Log: n.log,
 	})
 	if err != nil {
 		return err
@@ -415,9 +416,9 @@ func (n *Node) openReport(noMonitor error) {
 		fixed.ImageStore = &report.ImageStore{Status: imagestore.Status{Dir: c.ImageStore, Failed: n.noStore.Error()}}
 	}
 	n.report = &report.Reporter{
-		Fixed: fixed, Hubs: n.hubs, Direct: n.direct, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts,
+		Fixed: fixed, Hubs: n.hubs, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts,
 		Snapshots: n.snapshotters(), Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder,
-		Traces: n.traces, Held: n.held,
+		Traces: n.traces, Held: n.held, Direct: n.direct,
 		Devices: n.devices, Binds: n.binds, Directory: n.directory, ImageStore: n.store, StoreTrees: n.storeTrees,
 		Blobs:      n.blobs,
 		Completion: n.completion, Leftovers: n.leftovers,
@@ -436,6 +437,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	for _, run := range []func(context.Context){
 		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.held.Run, n.directory.Run, n.storeTrees.Run, n.blobs.Run,
 		n.chains.RenewStatements, n.trees.RenewLocations, n.completion.Run, n.devices.WatchKeeper,
+		n.verifyDirect,
 		func(ctx context.Context) { n.images.Run(ctx, int64(n.config.ScrubRate)) },
 		func(ctx context.Context) { n.direct.Run(ctx, n.trees.List) },
 		func(ctx context.Context) { n.health.FeedWatchdog(ctx, n.manager, n.log) },

@@ -27,7 +27,7 @@ func (c *Config) trust(hubs *origin.Failover) report.Trust {
 	case c.Trust != TrustAuto:
 		return report.Trust{Trust: c.Trust, Why: "as configured"}
 	case c.readsRegistries():
-		return report.Trust{Trust: TrustImage, Why: "direct or attached_keys is set: registries decide who may pull"}
+		return report.Trust{Trust: TrustImage, Why: "images start from registries, which decide who may pull"}
 	case len(remote) == 0:
 		return report.Trust{Trust: TrustChain, Why: "every hub is on this machine"}
 	default:

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"testing"
 )
 
@@ -29,6 +30,34 @@ func TestTrust(t *testing.T) {
 		config := DefaultConfig()
 		if config.Trust = bad; config.Check() == nil {
 			t.Errorf("trust %q is accepted, want an error", bad)
+		}
+	}
+}
+
+// A node may be without hubs if images start from their registry. Registries then decide who may
+// pull.
+func TestTrustOfDirectImages(t *testing.T) {
+	for _, set := range []func(c *Config, patterns ...string){
+		func(c *Config, patterns ...string) { c.Direct = patterns },
+		func(c *Config, patterns ...string) { c.DirectVerified = patterns },
+	} {
+		config := DefaultConfig()
+		config.Hubs = nil
+		if config.Check() == nil {
+			t.Error("a node without hubs and direct images is accepted")
+		}
+		set(&config, "reg.example.org/**")
+		got, err := config.EffectiveTrust()
+		if err = errors.Join(err, config.Check()); err != nil || got.Trust != TrustImage {
+			t.Errorf("got %+v, %v, want trust image", got, err)
+		}
+		config.Trust = TrustChain
+		if config.Check() == nil {
+			t.Error("trust chain is accepted")
+		}
+		config.Trust = TrustAuto
+		if set(&config, "["); config.Check() == nil {
+			t.Error("an invalid pattern is accepted")
 		}
 	}
 }

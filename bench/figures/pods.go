@@ -14,6 +14,7 @@ import (
 	"lighter/sleep"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // stateInterval is the time between two looks whether a container has ended. (A kubelet looks once
@@ -32,7 +33,7 @@ type podRuntime struct {
 
 // newPods prepares containerd's configuration, and the pause image.
 func (r *run) newPods(ctx context.Context) (*podRuntime, error) {
-	module, err := site.Module()
+	module, err := workdir.Module()
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"lighter/bench"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // removeMissing removes the ways of peers whose programs are missing.
@@ -40,7 +41,7 @@ func (r *run) peer(name string) bench.Peer {
 
 // words replaces placeholders in a command line, except those that package site replaces.
 func (r *run) words(line []string, names map[string]string) ([]string, error) {
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		return nil, err
 	}

@@ -106,6 +106,9 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 		"use the pull secrets of this machine's pods, with the kubelet's or another kubeconfig (`FILE`)")
 	f.StringVar(&config.KubernetesNode, "kubernetes-node", config.KubernetesNode,
 		"the `NAME` of this node in Kubernetes; empty: that in the kubeconfig's certificate")
+	f.StringSliceVar(&config.DirectVerified, "direct-verified", config.DirectVerified,
+		"do so with images in these repositories once the node has read their layers, and found their tables "+
+			"right (`PATTERNS`: **; may be repeated)")
 	f.StringSliceVar(&config.Sources, "sources", config.Sources,
 		"the sources of images that start lazily, in the order in which they are asked "+
 			"(`SOURCES`: hub, attached, tables, soci)")

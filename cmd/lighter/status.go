@@ -83,6 +83,14 @@ func printStatus(s report.Status) error {
 	printCache(s.Cache)
 	printRecording(s.Recording)
 	printBlobs(s.Blobs)
+	if d := s.Direct; d.Trees+d.Waiting > 0 {
+		fmt.Printf("images without a hub: %d trees, of which %d have layers that are not verified yet, and %d are "+
+			"wrong and not mounted; %d other images wait until their layers are verified\n", d.Trees, d.Unverified,
+			d.Wrong, d.Waiting)
+	}
+	if s.Direct.Failed != "" {
+		fmt.Printf("layers cannot be verified now: %s\n", s.Direct.Failed)
+	}
 	if s.NoMetrics != "" {
 		fmt.Printf("metrics, health and readiness are not served: %s\n", s.NoMetrics)
 	}

@@ -8,6 +8,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/node/binds"
 	"lighter/node/device"
+	"lighter/node/direct"
 	"lighter/node/directory"
 	"lighter/node/doctor"
 	"lighter/node/front/containerd/blobs"
@@ -48,6 +49,7 @@ func someStatus() report.Status {
 			{Name: "tools:1", Chain: chain, Mounted: true}, {Name: "tools:2", Chain: chain}}},
 		Blobs: &blobs.Status{Namespaces: []string{"moby", "default"}, Links: 11, Unknown: 1, Fetched: 2, Bytes: 3 << 20,
 			Failures: 4, Failure: "layer sha256:ab: no such image", Problem: "containerd does not answer"},
+		Direct: direct.Status{Trees: 7, Unverified: 3, Wrong: 2, Waiting: 5, Failed: "the registry is down"},
 		Cache: disk.Stats{Limit: 20 << 30, Room: 20 << 30, Pinned: 1 << 30, Evicted: 2 << 30, Loading: 4 << 30,
 			Hung: 6, Damaged: 3, Unread: 2, Failed: 1, OffUntil: time.Now().Add(time.Minute)},
 		Lost: []report.Lost{{Tree: tree, Chains: []string{chain}, Cause: "its map is cut off"}},
@@ -73,6 +75,8 @@ func TestPrintStatus(t *testing.T) {
 		"/gone", "not mounted again: no tree", "not lazy   pull     the hub does not know it", "/mnt", "BROKEN TREE",
 		"in containerd (moby, default): 11 not fetched, 2 fetched since the start (3.0 MiB), 4 failures",
 		"no hub has: 1", "layer sha256:ab: no such image", "layers of new images: containerd does not answer",
+		"7 trees, of which 3 have layers that are not verified yet, and 2 are wrong", "5 other images wait",
+		"layers cannot be verified now: the registry is down",
 		"its map is cut off", "directory of images /lighter: 17 images", "IN DIRECTORY",
 		"REFUSED STATEMENT", tree.Short() + "   it is not signed by a pinned key; " +
 			"no hub gives another statement: connection refused\n",

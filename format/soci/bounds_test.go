@@ -11,7 +11,9 @@ import (
 
 	flatbuffers "github.com/google/flatbuffers/go"
 
+	"lighter/format/chunk"
 	"lighter/format/tree"
+	"lighter/test/testkit/tarball"
 )
 
 // gzipMaker returns what Make knows about the stored layer of pigz, for tests that change it.
@@ -271,4 +273,23 @@ func many(offset flatbuffers.UOffsetT, n int) []flatbuffers.UOffsetT {
 		all[i] = offset
 	}
 	return all
+}
+
+// A span of more plain bytes than a node decodes at a time cannot be mapped. One that inflates to
+// more than its zTOC says is cut off (package layer).
+func TestMapRefusesLargeSpans(t *testing.T) {
+	plain := tarball.Of(tarball.File("zeros", strings.Repeat("\x00", 20<<20)))
+	blob := member(t, plain)
+	ztoc, err := Make(bytes.NewReader(blob), Options{Compression: Gzip, SpanSize: 10 << 20, Tool: goldenTool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := Decode(ztoc, tree.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "plain bytes: the limit is 8388608"
+	if _, err := table.Map(chunk.Sum(blob), int64(len(blob)), nil); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
 }

@@ -268,6 +268,25 @@ func (c *Completer) isSteady(evicted int64, now time.Time) bool {
 	return !now.Before(c.steady)
 }
 
+// Admit waits until other background work may fetch a number of compressed bytes: for the schedule
+// and the rate, and while the machine is short of memory or disk. The error is that of ctx.
+func (c *Completer) Admit(ctx context.Context, bytes int64) error {
+	for !c.options.Schedule.Open(time.Now()) || c.options.Short() != nil {
+		if !sleep.For(ctx, lookInterval) {
+			return context.Cause(ctx)
+		}
+	}
+	return c.limit(ctx, bytes)
+}
+
+// limit waits as long as the rate requires for a number of bytes.
+func (c *Completer) limit(ctx context.Context, bytes int64) (err error) {
+	for ; bytes > 0 && err == nil; bytes -= burst {
+		err = c.limiter.WaitN(ctx, int(min(bytes, burst)))
+	}
+	return err
+}
+
 // completeTree fetches the missing units of a tree in the background, if that is configured, and
 // reports whether the tree is complete.
 func (c *Completer) completeTree(ctx context.Context, tree chunk.ID) (complete bool, err error) {
@@ -299,10 +318,7 @@ func (c *Completer) pace(ctx context.Context, share Share, before int64) (total 
 		total += bytes
 	}
 	c.update(func(s *Status) { s.Fetched += total - before })
-	for due := total - before; due > 0 && err == nil; due -= burst {
-		err = c.limiter.WaitN(ctx, int(min(due, burst)))
-	}
-	return total, err
+	return total, c.limit(ctx, total-before)
 }
 
 // makeLocal makes a tree's local device.

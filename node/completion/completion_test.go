@@ -1,9 +1,12 @@
 package completion
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"lighter/format/chunk"
@@ -57,4 +60,31 @@ func TestStatusOfATree(t *testing.T) {
 			t.Errorf("%+v: got %q, want %q", test.s, got, test.want)
 		}
 	}
+}
+
+// Other background work waits while the machine is short of memory, outside of the schedule, and
+// for the rate.
+func TestAdmit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		short := func() error {
+			if time.Since(began) < time.Minute {
+				return errors.New("little memory")
+			}
+			return nil
+		}
+		c := New(Options{Rate: burst, Short: short}, Parts{}, nil)
+		if err := c.Admit(t.Context(), 11*burst); err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(began); waited < 70*time.Second || waited > 75*time.Second {
+			t.Errorf("waited %s, want a minute, and 10 s for the rate", waited)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		began = time.Now()
+		if err := c.Admit(ctx, 1); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	})
 }

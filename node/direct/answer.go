@@ -103,8 +103,9 @@ func (e notDirect) Is(target error) bool { return target == chunk.ErrNotFound }
 func (e notDirect) Unwrap() error        { return e.error }
 
 var (
-	errUnnamed = notDirect{errors.New("the pull does not name its image")}
-	errChain   = notDirect{errors.New("it is of no image that starts from its registry")}
+	errUnnamed    = notDirect{errors.New("the pull does not name its image")}
+	errUnverified = notDirect{errors.New("its tables count once this node has read its layers, in the background")}
+	errChain      = notDirect{errors.New("it is of no image that starts from its registry")}
 )
 
 // Answer implements resolver.Answerer. It makes the image's tree, unless that was done before: then
@@ -190,12 +191,12 @@ func (m *answerer) Tree(ctx context.Context, chain string) (*index.Statement, er
 	n := 0
 	tree, im, found := m.kept.find(func(im *image) bool {
 		n = layersOf(im.DiffIDs, chain)
-		return n > 0 && n == len(im.DiffIDs) && m.has(im)
+		return n > 0 && n == len(im.DiffIDs) && m.has(im) && m.isRight(im)
 	})
 	if !found { // of an image with layers above
 		tree, im, found = m.kept.find(func(im *image) bool {
 			n = layersOf(im.DiffIDs, chain)
-			return n > 0 && m.has(im)
+			return n > 0 && m.has(im) && m.isRight(im)
 		})
 	}
 	if !found {
@@ -259,6 +260,10 @@ func (m *answerer) answer(ctx context.Context, p place, formats []format) (*reso
 			slices.ContainsFunc(formats, func(f format) bool { return f.word == im.Format })
 	}
 	if tree, im, found := m.kept.find(isIt); found {
+		im.Places = []place{p}
+		if err := m.mayStart(im); err != nil {
+			return nil, err
+		}
 		if err := from.Check(ctx, p.Manifest); err != nil {
 			return nil, err
 		}

@@ -37,12 +37,15 @@ const (
 	maxRepositories = 1024
 )
 
-// Config says what Images need. All fields are required, except Tables.
+// Config says what Images need. All fields are required, except Tables, Verified, Keys and Chains.
 type Config struct {
 	Root string // the node's
 	// Tables are patterns (package pattern) of the repositories whose tables of contents are
-	// believed: HOST[:PORT]/PATH. Without any, no image is answered.
+	// believed: HOST[:PORT]/PATH.
 	Tables []string
+	// Verified are patterns of further repositories. Their images are answered once this node has
+	// read their layers, and found in them what their tables say.
+	Verified []string
 	// Keys are the public keys whose attached indexes are believed, in any repository. Chains are
 	// repositories, HOST[:PORT]/PATH, in which such indexes have a tag for their chain.
 	Keys       []ed25519.PublicKey
@@ -54,9 +57,11 @@ type Config struct {
 
 // Images are the images that this node starts without a hub. It is safe for concurrent use.
 type Images struct {
-	config Config
-	key    ed25519.PrivateKey
-	kept   *kept
+	config   Config
+	key      ed25519.PrivateKey
+	kept     *kept
+	verdicts *verdicts
+	waiting  waiting
 
 	repositories *lru.Cache[string, *repository.Repository]
 	making       *semaphore.Weighted
@@ -70,7 +75,8 @@ func Open(c Config) (*Images, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Images{config: c, kept: k, making: semaphore.NewWeighted(makesAtOnce)}
+	m := &Images{config: c, kept: k, verdicts: openVerdicts(dir, c.Leftovers),
+		making: semaphore.NewWeighted(makesAtOnce)}
 	if m.key, err = keyAt(filepath.Join(dir, "key")); err != nil {
 		k.close()
 		return nil, err
@@ -82,7 +88,7 @@ func Open(c Config) (*Images, error) {
 // Closed returns images that cannot be opened: none is answered, and none is served.
 func Closed(c Config) *Images {
 	k := &kept{left: c.Leftovers, trees: map[chunk.ID]*keptTree{}, packs: map[chunk.ID][]*keptLayer{}}
-	return &Images{config: Config{Log: c.Log}, kept: k}
+	return &Images{config: Config{Log: c.Log}, kept: k, verdicts: &verdicts{}}
 }
 
 // keyAt reads the seed of the node's own key, or makes one.
@@ -131,12 +137,19 @@ func (m *Images) Run(ctx context.Context, list func() ([]chunk.ID, error)) {
 // Has reports whether a tree was made here.
 func (m *Images) Has(tree chunk.ID) bool { return m.kept.has(tree) }
 
-// trusts is format.counts of tables that nothing but their repository vouches for.
-func (m *Images) trusts(repository string) error {
-	if slices.ContainsFunc(m.config.Tables, func(p string) bool { return pattern.Match(p, repository) }) {
+// believes is format.counts of tables.
+func (m *Images) believes(repository string) error {
+	if m.trusts(repository) || matches(m.config.Verified, repository) {
 		return nil
 	}
 	return fmt.Errorf("%s is not one of the repositories whose tables count (direct)", repository)
+}
+
+// trusts reports whether the tables of a repository are believed before they were verified.
+func (m *Images) trusts(repository string) bool { return matches(m.config.Tables, repository) }
+
+func matches(patterns []string, repository string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return pattern.Match(p, repository) })
 }
 
 // open opens a repository, with the login that the node has for it.

@@ -6,16 +6,22 @@
 // layers (package layer), which its Source reads from the registry. All else is as with a hub: the
 // same mounts, cache, prefetching and take-over.
 //
-// It promises that an image is only answered for a repository that the operator trusts for this
-// (Config.Tables): nothing binds a table to a diffID, and runtimes share snapshots by diffIDs. It
-// also promises that the registry has let this node read the image's manifest. A layer without a
+// Nothing binds a table to a diffID, and runtimes share snapshots by diffIDs. So the package
+// promises that an image is only answered if the operator trusts its repository for this
+// (Config.Tables), or if this node has read all of its layers, and found in them what the tables
+// say (Config.Verified). It reads the layers of all images that it has answered, in the background
+// (Verify). A tree of which it finds that a layer differs is Refused from then on, also after a
+// restart.
+//
+// It also promises that the registry has let this node read the image's manifest. A layer without a
 // table, or with one that contradicts itself, makes the image unknown here: it is pulled as usual.
 //
 // It keeps what it needs to serve a tree on the disk. So after a restart what is cached is served
 // without the network. On disk, below the node's root:
 //
 //	direct/key             the seed of the key
-//	direct/TREE/image      the repositories, the diffIDs and the layers, as JSON
+//	direct/verified        what was found about layers and their tables, as JSON
+//	direct/TREE/image      the repositories, the diffIDs, the layers and their tables, as JSON
 //	direct/TREE/index      the index
 //	direct/TREE/locations  the units of its chunks
 //	direct/TREE/N          the layer table of layer N

@@ -41,8 +41,8 @@ func indexed(t *testing.T, prefetch []soci.Spans) (l *layer.Layer, blob []byte) 
 	return to, blob
 }
 
-// written writes a tree of the layers to a directory, and returns its locations.
-func written(t *testing.T, dir string, layers ...*layer.Layer) (id chunk.ID, locations *index.Locations) {
+// writtenTree writes a tree of the layers to a directory, and returns its locations.
+func writtenTree(t *testing.T, dir string, layers ...*layer.Layer) (id chunk.ID, locations *index.Locations) {
 	t.Helper()
 	var sources []tree.LayerSource
 	for _, l := range layers {
@@ -84,7 +84,7 @@ func TestFirstUnits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, locations := written(t, fresh, l)
+	id, locations := writtenTree(t, fresh, l)
 	startups := locations.Startups()
 	if len(startups) != 1 || !startups[0].AtMount || len(startups[0].Units) != 3 ||
 		startups[0].Pack == chunk.Sum(blob) {
@@ -144,7 +144,7 @@ func TestFirstUnits(t *testing.T) {
 func TestNoFirstUnits(t *testing.T) {
 	m := open(t, t.TempDir())
 	l, _ := indexed(t, nil)
-	if _, locations := written(t, t.TempDir(), l); len(locations.Startups()) > 0 {
+	if _, locations := writtenTree(t, t.TempDir(), l); len(locations.Startups()) > 0 {
 		t.Errorf("startup packs %+v, want none", locations.Startups())
 	}
 	id, pack := keep(t, m, "a")

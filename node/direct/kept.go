@@ -38,6 +38,7 @@ type image struct {
 	DiffIDs []digest.Digest `json:"diffIDs"`         // of the layers
 	Layers  []v1.Descriptor `json:"layers"`          // the lowest first
 	Format  string          `json:"format"`          // the word of the format that the tables had
+	Tables  []chunk.ID      `json:"tables"`          // the sums of what the tables of the layers say
 	First   []firstPack     `json:"first,omitempty"` // the units of layers that a start reads
 	Packs   []attached.Pack `json:"packs,omitempty"`
 	PacksIn string          `json:"packsIn,omitempty"` // the repository of the startup packs
@@ -121,8 +122,9 @@ func (k *kept) open(id chunk.ID) error {
 	if err == nil {
 		err = json.Unmarshal(b, &t.image)
 	}
-	if err == nil && (len(t.Places) == 0 || len(t.Layers) != len(t.DiffIDs)) {
-		err = errors.New("the file lacks places or diffIDs")
+	if err == nil && (len(t.Places) == 0 || len(t.Layers) != len(t.DiffIDs) ||
+		len(t.Tables) > 0 && len(t.Layers) != len(t.Tables)) {
+		err = errors.New("the file lacks places, diffIDs or tables")
 	}
 	if err == nil {
 		err = t.openLayers(filepath.Join(k.dir, id.String()))

@@ -62,7 +62,8 @@ func keep(t *testing.T, m *Images, name string) (tree, pack chunk.ID) {
 	layerDigest := digest.NewDigestFromEncoded(digest.SHA256, pack.String())
 	im := image{Places: []place{{Repository: "registry.test/a", Manifest: digest.FromString(name)}},
 		DiffIDs: []digest.Digest{layerDigest},
-		Layers:  []v1.Descriptor{{Digest: layerDigest, Size: 100}}, Format: "tables"}
+		Layers:  []v1.Descriptor{{Digest: layerDigest, Size: 100}}, Format: "tables",
+		Tables: []chunk.ID{chunk.Sum([]byte("table"))}}
 	text, err := json.Marshal(im)
 	if err != nil {
 		t.Fatal(err)

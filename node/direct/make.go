@@ -16,6 +16,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/layer"
+	"lighter/format/layer/audit"
 	"lighter/format/tree"
 	"lighter/store/repository"
 )
@@ -23,12 +24,23 @@ import (
 // limits bound the trees that are made.
 var limits = tree.Limits{Entries: 4_000_000, Bytes: 1 << 40}
 
+// mapped is a layer with its table.
+type mapped struct {
+	*layer.Layer
+	hides func(name string) bool // as in audit.Claims
+	whole bool                   // the table was made of the whole layer, whose diffID was checked
+}
+
+// tables reads the tables of an image's layers.
+type tables func(ctx context.Context, m *Images, from *repository.Repository, im *read) ([]*mapped, error)
+
 // format is a format that is that of all layers of an image.
 type format struct {
 	word string // that stands for it in configurations and in the file image
 	name string // for users
 	// counts says why the format does not count for a repository; nil: it counts.
 	counts func(m *Images, repository string) error
+	tables tables // nil: the format has no tables that have to be verified
 	// make writes a tree's index, its locations and its layers' tables to an empty directory. The
 	// error is notDirect if the image does not have the format.
 	make func(ctx context.Context, m *Images, from *repository.Repository, im *read, dir string) (made, error)
@@ -37,6 +49,7 @@ type format struct {
 // made is a tree that was made, or that was found to be made.
 type made struct {
 	tree    chunk.ID
+	sums    []chunk.ID // of what the tables of the layers say
 	first   []firstPack
 	packs   []attached.Pack // startup packs
 	packsIn string          // their repository
@@ -44,9 +57,9 @@ type made struct {
 
 // formats are all formats, in the order in which they are looked for by default.
 var formats = []format{
-	{"attached", "attached index", (*Images).hasKeys, makeAttached},
-	{"tables", "tables of contents", (*Images).trusts, makeOf(readTables)},
-	{"soci", "SOCI index", (*Images).trusts, makeOf(readSOCI)},
+	{"attached", "attached index", (*Images).hasKeys, nil, makeAttached},
+	{"tables", "tables of contents", (*Images).believes, readTables, makeOf(readTables)},
+	{"soci", "SOCI index", (*Images).believes, readSOCI, makeOf(readSOCI)},
 }
 
 // make makes the tree of an image, in the first of the formats that the image has, and keeps it.
@@ -61,7 +74,7 @@ func (m *Images) make(
 	defer stop()
 	ranges := make(chan error, 1)
 	go func() { ranges <- checkRanges(checking, from, im.layers) }() // ends with this call, or by stop
-	var missing []string
+	var missing reasons
 	for _, f := range formats {
 		id, err := m.makeAs(ctx, from, im, f, func() error { return <-ranges })
 		switch {
@@ -73,10 +86,28 @@ func (m *Images) make(
 		if !errors.As(err, new(notDirect)) {
 			return id, fmt.Errorf("read the %s: %w", f.name, err)
 		}
-		missing = append(missing, fmt.Sprintf("no %s: %v", f.name, err))
+		switch {
+		case !errors.Is(err, errUnverified):
+			missing = append(missing, fmt.Errorf("no %s: %w", f.name, err))
+		case !errors.Is(missing, errUnverified):
+			missing = append(missing, err)
+		}
 	}
-	return id, notDirect{errors.New(strings.Join(missing, "; "))}
+	return id, notDirect{missing}
 }
+
+// reasons say, one after the other, why an image does not have one of the formats.
+type reasons []error
+
+func (r reasons) Error() string {
+	var all []string
+	for _, err := range r {
+		all = append(all, err.Error())
+	}
+	return strings.Join(all, "; ")
+}
+
+func (r reasons) Unwrap() []error { return r }
 
 // makeAs makes the tree of an image that has a format, and keeps it if check returns nil.
 func (m *Images) makeAs(
@@ -95,7 +126,10 @@ func (m *Images) makeAs(
 		return id, err
 	}
 	kept := image{Places: []place{{from.String(), im.digest, im.lower}}, DiffIDs: im.diffIDs, Layers: im.layers,
-		Format: f.word, First: made.first, Packs: made.packs, PacksIn: made.packsIn}
+		Format: f.word, Tables: made.sums, First: made.first, Packs: made.packs, PacksIn: made.packsIn}
+	if err := m.mayStart(kept); err != nil {
+		return id, err
+	}
 	b, err := json.Marshal(kept)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(fresh, "image"), b, 0o600)
@@ -107,27 +141,35 @@ func (m *Images) makeAs(
 }
 
 // makeOf returns what makes a tree of the tables of an image's layers.
-func makeOf(tables func(context.Context, *Images, *repository.Repository, *read) ([]*layer.Layer, error)) func(
-	context.Context, *Images, *repository.Repository, *read, string) (made, error) {
+func makeOf(all tables) func(context.Context, *Images, *repository.Repository, *read, string) (made, error) {
 	return func(
-		ctx context.Context, all *Images, from *repository.Repository, im *read, dir string,
-	) (m made, err error) {
-		layers, err := tables(ctx, all, from, im)
-		if err != nil {
-			return m, err
+		ctx context.Context, m *Images, from *repository.Repository, im *read, dir string,
+	) (made, error) {
+		if err := m.mayBeVerified(place{Repository: from.String(), Manifest: im.digest}, im); err != nil {
+			return made{}, err
 		}
+		mapped, err := all(ctx, m, from, im)
+		if err != nil {
+			return made{}, err
+		}
+		var layers []*layer.Layer
 		var sources []tree.LayerSource
-		for _, l := range layers {
-			sources = append(sources, l.Source())
+		for _, l := range mapped {
+			layers = append(layers, l.Layer)
+			sources = append(sources, audit.Sum(l.Source()))
 		}
 		merged, err := tree.Apply(ctx, sources, limits)
 		if err != nil {
-			return m, notDirect{fmt.Errorf("merge the layers of manifest %s: %w", im.digest, err)}
+			return made{}, notDirect{fmt.Errorf("merge the layers of manifest %s: %w", im.digest, err)}
 		}
-		if m, err = write(dir, merged, layers); err != nil {
-			return m, fmt.Errorf("make the index of manifest %s: %w", im.digest, err)
+		done, err := write(dir, merged, layers)
+		if err != nil {
+			return made{}, fmt.Errorf("make the index of manifest %s: %w", im.digest, err)
 		}
-		return m, nil
+		for _, s := range sources {
+			done.sums = append(done.sums, s.(*audit.Summed).ID())
+		}
+		return done, nil
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
-	"lighter/format/layer"
 	"lighter/store"
 	"lighter/store/repository"
 )
@@ -79,9 +78,9 @@ func checkRanges(ctx context.Context, from *repository.Repository, layers []v1.D
 
 // eachLayer maps the layers of an image, a few at a time.
 func eachLayer(
-	ctx context.Context, layers []v1.Descriptor, fn func(context.Context, int, v1.Descriptor) (*layer.Layer, error),
-) ([]*layer.Layer, error) {
-	all := make([]*layer.Layer, len(layers))
+	ctx context.Context, layers []v1.Descriptor, fn func(context.Context, int, v1.Descriptor) (*mapped, error),
+) ([]*mapped, error) {
+	all := make([]*mapped, len(layers))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(tablesAtOnce)
 	for i, d := range layers {

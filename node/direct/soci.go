@@ -9,7 +9,6 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/format/chunk"
-	"lighter/format/layer"
 	"lighter/format/soci"
 	"lighter/store/repository"
 )
@@ -19,12 +18,12 @@ const maxZTOC = 256 << 20
 
 // readSOCI reads an image's SOCI index and its zTOCs. Layers without a zTOC, which are small, are
 // read as a whole.
-func readSOCI(ctx context.Context, m *Images, from *repository.Repository, im *read) ([]*layer.Layer, error) {
+func readSOCI(ctx context.Context, m *Images, from *repository.Repository, im *read) ([]*mapped, error) {
 	tables, err := sociIndex(ctx, from, im)
 	if err != nil {
 		return nil, err
 	}
-	return eachLayer(ctx, im.layers, func(ctx context.Context, i int, d v1.Descriptor) (*layer.Layer, error) {
+	return eachLayer(ctx, im.layers, func(ctx context.Context, i int, d v1.Descriptor) (*mapped, error) {
 		pack, err := packOf(d)
 		if err != nil {
 			return nil, notDirect{err}
@@ -50,7 +49,7 @@ func readSOCI(ctx context.Context, m *Images, from *repository.Repository, im *r
 		if err != nil {
 			return nil, notDirect{fmt.Errorf("layer %s: %w", d.Digest, err)}
 		}
-		return l, nil
+		return &mapped{Layer: l}, nil
 	})
 }
 

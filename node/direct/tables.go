@@ -8,21 +8,20 @@ import (
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"lighter/format/layer"
 	"lighter/format/stargz"
 	"lighter/store"
 	"lighter/store/repository"
 )
 
 // readTables reads the tables of contents of an image: eStargz, zstd:chunked.
-func readTables(ctx context.Context, _ *Images, from *repository.Repository, im *read) ([]*layer.Layer, error) {
-	return eachLayer(ctx, im.layers, func(ctx context.Context, _ int, d v1.Descriptor) (*layer.Layer, error) {
+func readTables(ctx context.Context, _ *Images, from *repository.Repository, im *read) ([]*mapped, error) {
+	return eachLayer(ctx, im.layers, func(ctx context.Context, _ int, d v1.Descriptor) (*mapped, error) {
 		return mapLayer(ctx, from, d)
 	})
 }
 
 // mapLayer reads a layer's table.
-func mapLayer(ctx context.Context, from *repository.Repository, d v1.Descriptor) (*layer.Layer, error) {
+func mapLayer(ctx context.Context, from *repository.Repository, d v1.Descriptor) (*mapped, error) {
 	pack, err := packOf(d)
 	if err != nil {
 		return nil, notDirect{err}
@@ -45,7 +44,7 @@ func mapLayer(ctx context.Context, from *repository.Repository, d v1.Descriptor)
 	if err != nil {
 		return nil, notDirect{fmt.Errorf("layer %s: %w", d.Digest, err)}
 	}
-	return to, nil
+	return &mapped{Layer: to, hides: t.Format.Hides}, nil
 }
 
 // locate finds a layer's table: by its annotations, or by the end of its blob.

@@ -18,11 +18,17 @@ import (
 // layers of less than 10 MiB.
 const maxWhole = 64 << 20
 
+// inflated bounds the tar stream of a layer that is read as a whole, in bytes: for bombs. Layers
+// seldom shrink to less than a tenth. size is that of the blob.
+func inflated(size int64) tree.Limits {
+	return tree.Limits{Entries: limits.Entries, Bytes: 1<<30 + 256*size}
+}
+
 // readWhole reads a layer as a whole, and makes its table. Unlike a zTOC, such a table is that of
 // the layer's diffID.
 func readWhole(
 	ctx context.Context, from *repository.Repository, d v1.Descriptor, diffID digest.Digest,
-) (*layer.Layer, error) {
+) (*mapped, error) {
 	pack, err := packOf(d)
 	if err != nil {
 		return nil, notDirect{err}
@@ -35,7 +41,7 @@ func readWhole(
 	var s *survey.Survey
 	err = from.Whole(ctx, d, func(a store.Answer) (err error) {
 		all = nil
-		s, err = survey.Read(a.Body, limits, func(e *tree.Entry) error {
+		s, err = survey.Read(a.Body, inflated(d.Size), func(e *tree.Entry) error {
 			all = append(all, e)
 			return nil
 		})
@@ -48,5 +54,6 @@ func readWhole(
 		return nil, notDirect{fmt.Errorf("layer %s has the diffID sha256:%s: the config says %s", d.Digest, s.DiffID,
 			diffID)}
 	}
-	return &layer.Layer{Table: s.Table, Units: s.Units, Source: all.Source}, nil
+	l := &layer.Layer{Table: s.Table, Units: s.Units, Source: all.Source}
+	return &mapped{Layer: l, whole: true}, nil
 }

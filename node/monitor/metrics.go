@@ -185,7 +185,13 @@ func (f *figures) trees() []metric {
 		{"unsigned_statements", gauge, float64(unsigned(s)),
 			"Statements that a pinned key has not signed; of several pinned keys, the largest number."},
 		{"broken_trees", gauge, float64(len(s.Lost)),
-			"Trees that could not be recovered, that no hub has, or whose file is damaged while it is mounted."},
+			"Trees that could not be recovered, that no hub has, that are refused, or whose file is damaged while " +
+				"it is mounted."},
+		{"direct_trees", gauge, float64(s.Direct.Trees), "Trees that this node has made without a hub."},
+		{"direct_unverified_trees", gauge, float64(s.Direct.Unverified),
+			"Trees that this node has made without a hub, and whose layers it has not read as a whole yet."},
+		{"direct_wrong_trees", gauge, float64(s.Direct.Wrong),
+			"Trees that are never mounted again, because a layer differs from its table of contents."},
 		{"refused_statements", gauge, float64(len(s.Refused)),
 			"Chains in use whose statement on the disk cannot be verified; no new pull uses them."},
 	}

@@ -38,7 +38,8 @@ func (r *Reporter) refused(ctx context.Context) []Refused {
 	return all
 }
 
-// LogProblems logs the trees that could not be recovered, and the statements that are refused.
+// LogProblems logs the trees that could not be recovered, and the trees and statements that are
+// refused.
 func (r *Reporter) LogProblems(ctx context.Context, log *slog.Logger) {
 	for tree, err := range r.Trees.Lost() {
 		var chains []string
@@ -49,6 +50,9 @@ func (r *Reporter) LogProblems(ctx context.Context, log *slog.Logger) {
 		}
 		log.Error("a tree could not be recovered: containers that use it get errors",
 			"tree", tree, "chains", chains, "images", r.imagesOf(ctx, chains), "err", err)
+	}
+	for tree, err := range r.Direct.Wrong() {
+		log.Error("a tree is never mounted again: a layer differs from its table", "tree", tree, "err", err)
 	}
 	for _, refused := range r.refused(ctx) {
 		log.Error("a statement is refused: its tree stays mounted and served, and no new pull uses the statement",

@@ -17,6 +17,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/node/binds"
 	"lighter/node/completion"
+	"lighter/node/direct"
 	"lighter/node/directory"
 	"lighter/node/front/containerd"
 	"lighter/node/front/containerd/blobs"
@@ -65,6 +66,7 @@ type Status struct {
 	Leftovers []durable.Leftover    `json:"leftovers"` // paths that could not be cleaned up or written
 
 	Completion completion.Status `json:"completion"`
+	Direct     direct.Status     `json:"direct"`
 	Directory  *directory.Status `json:"directory,omitempty"` // the directory of images, if one is configured
 	Blobs      *blobs.Status     `json:"blobs,omitempty"`     // layers in containerd, if they are configured
 	ImageStore *ImageStore       `json:"imageStore,omitempty"`
@@ -89,7 +91,7 @@ type Recording struct {
 }
 
 // Lost is a tree that this daemon could not recover, whose files are damaged on the disk under its
-// mount, or that no hub has any more.
+// mount, that no hub has any more, or that is refused because a layer differs from its table.
 type Lost struct {
 	Tree   chunk.ID `json:"tree"`
 	Chains []string `json:"chains"`
@@ -128,19 +130,10 @@ type ImageStatus struct {
 	Why string `json:"why"` // why it is lazy, and why sources that were asked before did not have it; or why it is not
 }
 
-// Direct are the images that this node starts without a hub (direct.Images).
-type Direct interface {
-	// Made returns from what a tree was made on this machine: one of the words of the node's
-	// configuration (sources), and repositories, HOST[:PORT]/PATH. There are none if the tree was
-	// not made here.
-	Made(tree chunk.ID) (word string, repositories []string)
-}
-
 // Reporter reports the state of a node. Its fields are the node's parts, and do not change.
 type Reporter struct {
 	Fixed      Status // fields that do not change while the node runs
 	Hubs       *origin.Failover
-	Direct     Direct
 	Keys       *resolver.Keys
 	Chains     *resolver.Resolver
 	Trees      *trees.Store
@@ -152,6 +145,7 @@ type Reporter struct {
 	Recorder   *record.Recorder
 	Traces     *record.Reporter
 	Held       *held.Reporter
+	Direct     *direct.Images
 	Devices    *takeover.Devices
 	Binds      *binds.Binds
 	Directory  *directory.Directory
@@ -169,6 +163,7 @@ func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	s.TakenOver, s.Keeper = r.Devices.TakenOver(), r.Devices.Keeper()
 	s.Cache, s.Fetched, s.Ahead, s.Completion = r.Cache.Stats(), r.Units.Stats(), r.Ahead.Stats(), r.Completion.Status()
 	s.Held, s.Directory, s.Blobs = r.Held.Reports(), r.Directory.Status(), r.Blobs.Status()
+	s.Direct = r.Direct.Status()
 	if r.ImageStore != nil {
 		s.ImageStore = &ImageStore{r.ImageStore.Status(), r.StoreTrees.Status()}
 	}
@@ -222,6 +217,11 @@ func (r *Reporter) addTrees(ctx context.Context, s *Status, cached map[string]ch
 	for _, tree := range r.Held.Gone() {
 		if r.Trees.Has(tree) && lost[tree] == nil {
 			lost[tree] = errGone
+		}
+	}
+	for tree, cause := range r.Direct.Wrong() {
+		if r.Trees.Has(tree) {
+			lost[tree] = cause
 		}
 	}
 	for tree, cause := range lost {

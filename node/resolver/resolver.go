@@ -44,7 +44,7 @@ type Trees interface {
 	NoteStart(tree chunk.ID)
 }
 
-// Config is the configuration of a Resolver. All fields are required.
+// Config is the configuration of a Resolver. All fields are required, except Refused.
 type Config struct {
 	Root      string // the node's root
 	Trust     Trust
@@ -54,7 +54,9 @@ type Config struct {
 	LastReceived func() time.Time
 	Trees        Trees
 	Keys         *Keys
-	Log          *slog.Logger
+	// Refused returns why a tree must never be mounted, or nil. If it is nil, no tree is refused.
+	Refused func(tree chunk.ID) error
+	Log     *slog.Logger
 }
 
 // Resolver decides which chains a node claims. It is safe for concurrent use. Callers hold a chain
@@ -73,6 +75,9 @@ func New(c Config) (*Resolver, error) {
 	chains, err := openChains(c.Root, c.Trees, c.Keys, c.Log)
 	if err != nil {
 		return nil, err
+	}
+	if c.Refused == nil {
+		c.Refused = func(chunk.ID) error { return nil }
 	}
 	r := &Resolver{Chains: chains, config: c, slots: newSlots()}
 	r.answers = newAnswers(r.ask)
@@ -107,6 +112,9 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	if err := r.Allow(ctx, q); err != nil {
 		return "", err
 	}
+	if err := r.config.Refused(r.Tree(q.Chain)); err != nil {
+		return "", err
+	}
 	if r.isCached(q.Chain) {
 		if !q.MoreAbove { // the top of an image: a container will probably start soon, so prefetch
 			err = r.config.Trees.Ensure(ctx, r.Tree(q.Chain), func() {})
@@ -120,6 +128,11 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	}
 	if err == nil { // an answer about a lower chain may have given facts without a verified statement
 		err = f.claimable()
+	}
+	for _, s := range []*index.Statement{f.own, f.above} {
+		if err == nil && s != nil {
+			err = r.config.Refused(s.Tree)
+		}
 	}
 	if err != nil {
 		return "", err
@@ -312,7 +325,8 @@ func (r *Resolver) Unanswered() int64 { return r.unanswered.Load() }
 // Mount mounts a chain's tree and returns the directory. If the chain's tree is not on this
 // machine, Mount asks for the chain's statement and waits for the index, for indexTimeout at most
 // once the index has a slot. The caller holds the chain. A chain whose statement is refused can be
-// mounted if its tree is known and on this machine.
+// mounted if its tree is known and on this machine. A tree that is refused itself (Config.Refused)
+// is never mounted.
 func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
 	tree := r.Tree(chain)
 	if tree.IsZero() || !r.config.Trees.Has(tree) {
@@ -328,6 +342,9 @@ func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
 		if err != nil {
 			return "", err
 		}
+	}
+	if err := r.config.Refused(tree); err != nil {
+		return "", fmt.Errorf("tree %s is never mounted again: %w", tree.Short(), err)
 	}
 	return r.config.Trees.Mount(ctx, tree)
 }

@@ -24,16 +24,16 @@ const root = "../.."
 // follow the packages that only its tests import. Tests of all packages may import packages of
 // format and test/testkit; rows do not list these.
 const table = `
-bench: buildinfo cmd/command test/testkit/layout test/testkit/site wire
+bench: buildinfo cmd/command test/testkit/layout test/testkit/site test/testkit/workdir wire
 bench/figures: bench format/chunk node/control node/keeper node/report sleep test/testkit/buildkitd
-	test/testkit/dockerd test/testkit/fswalk test/testkit/layout test/testkit/pods
-	test/testkit/site wire
+	test/testkit/dockerd test/testkit/fswalk test/testkit/layout test/testkit/pods test/testkit/site
+	test/testkit/workdir wire
 bench/hubs: bench format/chunk format/index sleep store store/origin test/testkit/catalogtest
 	test/testkit/layout test/testkit/postgres test/testkit/s3 wire wire/client
 bench/many: bench format/chunk format/trace node/fuse node/mount node/prefetch node/record node/resolver
 	node/trees store store/disk store/origin test/testkit/site wire/client | hub store/registry wire
 bench/plot:
-bench/starts: bench bench/plot test/testkit/site
+bench/starts: bench bench/plot test/testkit/site test/testkit/workdir
 buildinfo:
 bytesize:
 cmd/command:
@@ -43,7 +43,7 @@ cmd/lighter: buildinfo bytesize cmd/command deploy durable format/chunk format/i
 	logqueue mirror node node/binds node/bundle node/completion node/container node/control node/directory node/doctor
 	node/front/containerd/blobs node/health node/imagecache node/keeper node/ondemand node/preheat node/report
 	node/resolver node/spec node/standalone node/takeover nodejobs sleep store/attachment store/conversion store/disk
-	store/registry wire wire/client | hub/registries node/device node/fuse node/mount node/trees store/origin
+	store/registry wire wire/client | hub/registries node/device node/direct node/fuse node/mount node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
 deploy:
 deploy/image:
@@ -143,8 +143,8 @@ node: buildinfo bytesize durable format/chunk format/index format/trace node/app
 	node/completion node/control node/direct node/directory node/front/containerd node/front/containerd/blobs
 	node/front/containerd/differ node/health node/held node/imagecache node/imageconfig node/imagestore
 	node/keeper node/layerblob node/memory node/monitor node/mount node/ondemand node/prefetch node/preheat
-	node/pullsecrets node/record node/report node/resolver node/takeover node/trees registries socket store
-	store/disk store/origin store/repository wire wire/client wire/pattern
+	node/pullsecrets node/record node/report node/resolver node/takeover node/trees registries sleep socket
+	store store/disk store/origin store/repository wire wire/client wire/pattern
 node/apptainer:
 node/binds: durable node/mount node/platform wire
 node/bundle: bytesize durable node node/binds node/control node/imagestore node/mount node/spec node/standalone
@@ -155,8 +155,8 @@ node/control: buildinfo durable node/binds node/completion node/imagecache node/
 	node/report node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
 node/direct: durable format/attached format/chunk format/compress format/index format/layer
-	format/layer/survey format/pack format/soci format/stargz format/tree node/resolver registries sleep store
-	store/attachment store/repository wire wire/pattern | store/registry
+	format/layer/audit format/layer/survey format/pack format/soci format/stargz format/tree node/resolver
+	registries sleep store store/attachment store/repository wire wire/pattern | store/registry
 node/directory: durable format/chunk node/flight node/mount node/platform wire
 node/doctor: buildinfo bytesize format/index format/tree node node/control node/front/containerd node/fuse node/mount
 	node/report proc store/disk store/origin wire wire/client | durable node/binds node/directory
@@ -184,7 +184,7 @@ node/prefetch: format/chunk format/index node/device sleep | format/tree store
 node/preheat: format/chunk node/binds node/completion | wire
 node/pullsecrets: registries sleep
 node/record: format/chunk format/trace node/device sleep
-node/report: durable format/chunk node/binds node/completion node/directory node/front/containerd
+node/report: durable format/chunk node/binds node/completion node/direct node/directory node/front/containerd
 	node/front/containerd/blobs node/held node/imagestore node/mount node/prefetch node/record node/resolver
 	node/takeover node/trees store store/disk store/origin | node/device
 node/resolver: durable format/chunk format/index node/flight sleep store/origin wire | wire/client
@@ -231,34 +231,36 @@ test/e2e/system: | install node node/doctor node/front/containerd node/front/con
 	node/preheat node/report
 test/e2e/versions:
 test/house:
-test/testkit/buildkitd: node/front/containerd test/testkit/site
+test/testkit/buildkitd: node/front/containerd test/testkit/site test/testkit/workdir
 test/testkit/cachetest: format/chunk store
 test/testkit/catalogtest: format/chunk format/index hub/catalog wire
 test/testkit/certificate:
-test/testkit/cluster: test/testkit/site
-test/testkit/distribution: test/testkit/certificate test/testkit/eventually test/testkit/port test/testkit/site
+test/testkit/cluster: test/testkit/site test/testkit/workdir
+test/testkit/distribution: test/testkit/certificate test/testkit/eventually test/testkit/port
+	test/testkit/workdir
 test/testkit/eventually:
 test/testkit/faultfs:
 test/testkit/filetree: format/chunk format/index format/tree
-test/testkit/dockerd: test/testkit/site
+test/testkit/dockerd: test/testkit/site test/testkit/workdir
 test/testkit/example:
 test/testkit/fswalk:
 test/testkit/golden:
-test/testkit/history: test/testkit/site
-test/testkit/images: test/testkit/layout test/testkit/site
+test/testkit/history: test/testkit/workdir
+test/testkit/images: test/testkit/layout test/testkit/site test/testkit/workdir
 test/testkit/immutable:
 test/testkit/journal: node/fuse
 test/testkit/layout: format/compress format/stargz
 test/testkit/link:
 test/testkit/objectstest: format/chunk format/pack hub/objects
 test/testkit/port:
-test/testkit/pods: test/testkit/layout test/testkit/site
+test/testkit/pods: test/testkit/layout test/testkit/site test/testkit/workdir
 test/testkit/postgres: test/testkit/port
 test/testkit/registrytest:
 test/testkit/s3: test/testkit/port
 test/testkit/printed:
 test/testkit/referrers: test/testkit/site
-test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link wire wire/client
+test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link test/testkit/workdir
+	wire wire/client
 test/testkit/sitetest: node/report test/testkit/site
 test/testkit/socketdir:
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
@@ -267,6 +269,7 @@ test/testkit/systemd: test/testkit/site
 test/testkit/tarball:
 test/testkit/unprivileged:
 test/testkit/wrongclock:
+test/testkit/workdir:
 wire: format/chunk format/index
 wire/client: format/chunk format/index format/trace renewed wire | store store/origin
 wire/pattern:

@@ -24,7 +24,7 @@ import (
 	"lighter/format/trace"
 	"lighter/format/tree"
 	"lighter/hub/startup/guess"
-	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // TestGuessOfAnImage compares the guess of what a start reads with the pages that it does read.
@@ -32,7 +32,7 @@ import (
 // room for other versions of the image's packages. The program must also run if all files on the
 // device that were not guessed contain zeros.
 func TestGuessOfAnImage(t *testing.T) {
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,8 +24,8 @@ import (
 
 	"lighter/hub"
 	"lighter/hub/registries"
-	"lighter/test/testkit/site"
 	"lighter/test/testkit/tarball"
+	"lighter/test/testkit/workdir"
 	"lighter/wire"
 	"lighter/wire/client"
 )
@@ -129,7 +129,7 @@ func blobsOf(t *testing.T, layout string) map[string]bool {
 // image.
 func TestHubReturnsPushedImage(t *testing.T) {
 	r := startHub(t)
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

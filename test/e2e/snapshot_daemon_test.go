@@ -24,7 +24,7 @@ import (
 
 	"lighter/node/front/containerd"
 	"lighter/test/testkit/fswalk"
-	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // snapshotDaemon is a containerd with the snapshotter as a proxy plugin, and a registry that counts
@@ -63,7 +63,7 @@ disabled_plugins = [
 // snapshotTool returns the path of a program that test/setup has built.
 func snapshotTool(t *testing.T, name string) string {
 	t.Helper()
-	work, err := site.Work()
+	work, err := workdir.Path()
 	tool := filepath.Join(work, "tools", name)
 	if err == nil {
 		_, err = os.Stat(tool)

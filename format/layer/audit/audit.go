@@ -45,7 +45,8 @@ func differs(format string, args ...any) error { return &DifferenceError{fmt.Spr
 
 // Read reads the blob to its end, whatever it finds. The error is a *DifferenceError if the claims
 // are wrong, or if the blob is no layer that can be unpacked. Any other error is one of blob or of
-// the table, or wraps it: nothing is known about the claims then.
+// the table, or it wraps a *tree.LimitError, because the layer exceeds the limits: nothing is known
+// about the claims then.
 func Read(blob io.Reader, c Claims, limits tree.Limits) error {
 	in := &source{r: blob}
 	a := &auditor{claims: c, chunks: map[chunk.ID]sums{}}
@@ -60,7 +61,7 @@ func Read(blob io.Reader, c Claims, limits tree.Limits) error {
 	switch {
 	case in.err != nil: // bytes that never arrived may be what was found
 		return in.err
-	case found == nil, errors.As(found, new(*DifferenceError)):
+	case found == nil, errors.As(found, new(*DifferenceError)), errors.As(found, new(*tree.LimitError)):
 		return found
 	case a.failed != nil:
 		return a.failed

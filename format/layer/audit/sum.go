@@ -11,7 +11,8 @@ import (
 )
 
 // Summed is a source that hashes the entries that are read from it. The IDs of chunks determine
-// their bytes, so the sum of all entries stands for what a table says about a layer.
+// their bytes, so the sum of all entries stands for what a table says about a layer. Nodes keep
+// sums on the disk: with another encoding, what they have verified is not known any more.
 type Summed struct {
 	from   tree.LayerSource
 	sum    hash.Hash

@@ -16,6 +16,7 @@ import (
 
 	"lighter/bench/starts"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // config has a workload for each condition under which a container is ready: its process ends, it
@@ -74,7 +75,7 @@ func benchmark(t *testing.T, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func TestSmallRun(t *testing.T) {
 
 // An interrupt ends the benchmark with the error "interrupted". The site's directory is removed.
 func TestInterruptLeavesNothing(t *testing.T) {
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

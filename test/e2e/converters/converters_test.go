@@ -208,7 +208,8 @@ func pulledAsUsual(t *testing.T, s *site.Site, ref, reason string) {
 	if said, _, _ = strings.Cut(said, "\n"); !found || !strings.Contains(said, reason) {
 		t.Errorf("the node's log says %s: want that %s is not lazy because of %q", said, ref, reason)
 	}
-	if ran, err := s.Machine.Run(t.Context(), site.Lighter, ref, "cat", "/odd/xattrs"); err != nil || ran.Output != "text" {
+	ran, err := s.Machine.Run(t.Context(), site.Lighter, ref, "cat", "/odd/xattrs")
+	if err != nil || ran.Output != "text" {
 		t.Errorf("%s: got %q, %v", ref, ran.Output, err)
 	}
 }

@@ -12,12 +12,13 @@ import (
 
 	"lighter/test/testkit/fswalk"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // tool returns the path of a program that test/setup peers has built.
 func tool(t *testing.T, name string) string {
 	t.Helper()
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

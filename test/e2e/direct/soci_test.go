@@ -34,41 +34,82 @@ type raw struct {
 func (r raw) RawManifest() ([]byte, error)        { return r.bytes, nil }
 func (r raw) MediaType() (types.MediaType, error) { return r.mediaType, nil }
 
+// usual is the size in bytes above which SOCI's program makes a zTOC of a layer.
+const usual = 10 << 20
+
 // pushIndex makes a SOCI index of the image in a layout, as SOCI does it, and pushes it to the
-// image's repository.
-func pushIndex(t *testing.T, dir, repository string) {
+// image's repository. It has the layers of more than smallest bytes.
+func pushIndex(t *testing.T, dir, repository string, smallest int64) {
+	t.Helper()
+	repo, push := pusher(t, repository)
+	subject, err := remote.Head(repo.Tag("latest"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := indexOf(t, dir, smallest, push)
+	index.Subject = &ocispec.Descriptor{MediaType: string(subject.MediaType),
+		Digest: digest.Digest(subject.Digest.String()), Size: subject.Size}
+	putIndex(t, repo, index) // and the fallback tag, if the registry has no referrers API
+}
+
+// bindIndex does the same in SOCI's version 2: the image's manifest names the index. The image is
+// pushed afterwards.
+func bindIndex(t *testing.T, dir, repository string, smallest int64) {
+	t.Helper()
+	repo, push := pusher(t, repository)
+	id := putIndex(t, repo, indexOf(t, dir, smallest, push))
+	manifest, err := layout.Manifest(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := layout.Config(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest.Annotations = map[string]string{soci.AnnotationIndexDigest: id.String()}
+	if err := layout.Write(dir, manifest, config); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pusher returns a repository, and a function that pushes blobs to it.
+func pusher(t *testing.T, repository string) (name.Repository, func(b []byte, mediaType string)) {
 	t.Helper()
 	repo, err := name.NewRepository(repository, name.Insecure)
 	if err != nil {
 		t.Fatal(err)
 	}
-	push := func(b []byte, mediaType string) {
+	return repo, func(b []byte, mediaType string) {
 		if err := remote.WriteLayer(repo, static.NewLayer(b, types.MediaType(mediaType))); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+func indexOf(t *testing.T, dir string, smallest int64, push func(b []byte, mediaType string)) soci.Index {
+	t.Helper()
 	manifest, err := layout.Manifest(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	subject, err := remote.Head(repo.Tag("latest"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	index := soci.Index{Tool: "test", Subject: &ocispec.Descriptor{MediaType: string(subject.MediaType),
-		Digest: digest.Digest(subject.Digest.String()), Size: subject.Size}}
+	index := soci.Index{Tool: "test"}
 	for _, d := range manifest.Layers {
-		if d.Size > 10<<20 { // as SOCI's program does it
+		if d.Size > smallest {
 			index.Layers = append(index.Layers, indexed(t, dir, d, push))
 		}
 	}
-	text := index.Encode()
 	push([]byte("{}"), soci.MediaTypeIndexV1)
-	id := digest.FromBytes(text)
-	// This also writes the fallback tag, if the registry has no referrers API.
+	return index
+}
+
+func putIndex(t *testing.T, repo name.Repository, index soci.Index) (id digest.Digest) {
+	t.Helper()
+	text := index.Encode()
+	id = digest.FromBytes(text)
 	if err := remote.Put(repo.Digest(id.String()), raw{text, types.OCIManifestSchema1}); err != nil {
 		t.Fatal(err)
 	}
+	return id
 }
 
 // indexed makes the zTOC of a layer, and pushes it.
@@ -113,7 +154,7 @@ func TestSOCI(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, ref := range []string{site.Reference("lazy/soci"), other.Push(t, image, "lazy/soci")} {
-		pushIndex(t, dir, strings.TrimSuffix(ref, ":latest"))
+		pushIndex(t, dir, strings.TrimSuffix(ref, ":latest"), usual)
 		if moved := pull(t, s, ref); moved > images.Size(t, "base")/4 {
 			t.Errorf("%s: the pull received %d bytes, want the zTOC only", ref, moved)
 		}

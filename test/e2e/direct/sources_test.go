@@ -53,7 +53,7 @@ func TestSources(t *testing.T) {
 		}
 		ref := site.Reference(name)
 		repository := strings.TrimSuffix(ref, ":latest")
-		pushIndex(t, dir, repository)
+		pushIndex(t, dir, repository, usual)
 		if c.added {
 			if err := s.Hub.Add(t.Context(), name); err != nil {
 				t.Fatal(err)

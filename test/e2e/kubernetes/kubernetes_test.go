@@ -20,6 +20,7 @@ import (
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
+	"lighter/test/testkit/workdir"
 )
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
@@ -43,7 +44,7 @@ type env struct {
 // and knows no namespace of time.
 func startSite(t *testing.T, options site.Options) *site.Site {
 	t.Helper()
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

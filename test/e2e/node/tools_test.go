@@ -10,13 +10,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // addDebian adds the image debian:1, a Debian with a shell, to the hub.
 func addDebian(t *testing.T) {
 	t.Helper()
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func nspawnCommand(t *testing.T) string {
 			t.Error(err)
 		}
 	})
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
+	"lighter/test/testkit/workdir"
 )
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
@@ -21,7 +22,7 @@ func tool(t *testing.T, name string) string { return work(t, "tools", name) }
 // work returns a path below LIGHTER_WORK.
 func work(t *testing.T, names ...string) string {
 	t.Helper()
-	dir, err := site.Work()
+	dir, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

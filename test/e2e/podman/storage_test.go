@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // library is a process that uses the store as CRI-O does, with the newest library
@@ -27,7 +27,7 @@ type library struct {
 
 func newLibrary(m *machine) *library {
 	m.t.Helper()
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"lighter/test/testkit/history"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // unit returns the text of a systemd unit that we ship.
@@ -62,7 +63,7 @@ func TestCapabilities(t *testing.T) {
 	restricted := site.Launch{Wrap: []string{"setpriv", "--no-new-privs", "--bounding-set",
 		"-all," + strings.Join(allowed, ",")}}
 	s, c := contained(t) // its node has all capabilities; a restricted node replaces it below
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

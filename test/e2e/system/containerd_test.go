@@ -18,6 +18,7 @@ import (
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
+	"lighter/test/testkit/workdir"
 )
 
 // shipped returns the text of a configuration in deploy/containerd.
@@ -33,7 +34,7 @@ func shipped(t *testing.T, name string) string {
 // Debian's containerd accepts the configurations in deploy/containerd for 1.x, and our containerd
 // those for 2.x. Each containerd knows all keys of its configurations.
 func TestShippedConfigurations(t *testing.T) {
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

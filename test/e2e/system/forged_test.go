@@ -14,13 +14,14 @@ import (
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
+	"lighter/test/testkit/workdir"
 )
 
 // forge makes an OCI layout whose config has the diffIDs of an image, but whose layers have other
 // content. In the manifest, each layer has the given annotations.
 func forge(t *testing.T, image string, annotations map[string]string) string {
 	t.Helper()
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,7 @@ func TestForgedImage(t *testing.T) {
 		"containerd.io/snapshot/cri.manifest-digest": manifestOf(t, s, "python"),
 	}
 	forged := forge(t, "python", annotations)
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
+	"lighter/test/testkit/workdir"
 )
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
@@ -42,7 +43,7 @@ func start(t testing.TB, options site.Options, images ...string) *site.Site {
 		}
 	}
 	s := sitetest.Start(t, options)
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,14 +14,14 @@ import (
 
 	"lighter/node"
 	"lighter/node/doctor"
-	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // containerd reads the part of the extension of Talos as Talos gives it: merged with its own
 // settings into a file that the main file imports. The doctor finds nothing wrong in the result,
 // and the kubelet's pulls use the node. No Talos runs here.
 func TestTalosPart(t *testing.T) {
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
+	"lighter/test/testkit/workdir"
 )
 
 // userns runs a container in a user namespace. The namespace's IDs from 0 to length-1 are the
@@ -109,7 +110,7 @@ func TestUserNamespaces(t *testing.T) {
 	seesOwners(t, s, "base")
 	differentMaps(t, s)
 
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"lighter/test/testkit/history"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
+	"lighter/test/testkit/workdir"
 )
 
 // firstKept is the commit of the earlier version. Today's version must read what this commit and
@@ -89,7 +90,7 @@ var (
 func start(t *testing.T, today, hub, node string) *site.Site {
 	t.Helper()
 	s := sitetest.Start(t, site.Options{Lighter: today, Hub: hub, Node: node})
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err == nil {
 		err = s.Push(t.Context(), filepath.Join(work, "images", "base"), "base")
 	}

@@ -12,6 +12,7 @@ import (
 
 	"lighter/node/front/containerd"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // Builder is a buildkitd of the machine.
@@ -113,7 +114,7 @@ func Built() error {
 
 // tool returns the path of a program of BuildKit.
 func tool(name string) (string, error) {
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		return "", err
 	}

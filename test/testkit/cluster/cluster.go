@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // Node is the name of the cluster's only node.
@@ -56,7 +57,7 @@ type Cluster struct {
 // Start starts a cluster on a site whose containerd has CRI, and waits until its node is ready. The
 // caller closes it before the site.
 func Start(ctx context.Context, s *site.Site) (_ *Cluster, err error) {
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"lighter/test/testkit/certificate"
 	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/port"
-	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // User and Password are the login of StartPrivate's registry.
@@ -61,7 +61,7 @@ func free(tb testing.TB) (host string) {
 // line; both may be empty.
 func StartAt(tb testing.TB, host, http, more string) {
 	tb.Helper()
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		tb.Fatal(err)
 	}

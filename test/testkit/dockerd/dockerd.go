@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // Engine is a dockerd of the machine.
@@ -91,7 +92,7 @@ func Built() error {
 
 // tool returns the path of a program that is built for Docker.
 func tool(name string) (string, error) {
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		return "", err
 	}

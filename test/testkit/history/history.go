@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // Build builds the lighter binary of a commit. It returns "" if the repository does not have the
@@ -56,7 +56,7 @@ func Compile(t *testing.T, source string, flags ...string) (lighter string) {
 // Module returns the root of this repository.
 func Module(t *testing.T) string {
 	t.Helper()
-	dir, err := site.Module()
+	dir, err := workdir.Module()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,11 +14,12 @@ import (
 
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // Dir returns the OCI layout of an image.
 func Dir(name string) string {
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		panic(err) // site.Enclosed has found it
 	}

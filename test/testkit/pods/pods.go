@@ -11,6 +11,7 @@ import (
 
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/workdir"
 )
 
 // Pause is the reference of the pause image: that of a pod's sandbox, whose process only waits.
@@ -28,7 +29,7 @@ const Bytes = 20 << 20
 // AddPause makes the pause image, pushes it to the registry, and adds it to the hub. Its layers are
 // those of the image base.
 func AddPause(ctx context.Context, s *site.Site) error {
-	work, err := site.Work()
+	work, err := workdir.Path()
 	if err != nil {
 		return err
 	}

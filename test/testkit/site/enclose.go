@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/workdir"
 )
 
 // The program starts itself twice: as process 1 of the enclosure, which reaps processes and
@@ -94,7 +96,7 @@ func enclose() (code int, err error) {
 	if os.Geteuid() != 0 {
 		return 0, errors.New("make an enclosure: it needs root, for mounts and namespaces")
 	}
-	work, err := Work()
+	work, err := workdir.Path()
 	if err != nil {
 		return 0, err
 	}
@@ -301,36 +303,8 @@ func removeCgroups(parent string) error {
 	return errors.Join(errs...)
 }
 
-// Work returns the path of the directory WORK: $LIGHTER_WORK, or work/ in the module of the current
-// directory. Its subdirectories tools/ and images/ have what the tests need.
-func Work() (string, error) {
-	if dir := os.Getenv("LIGHTER_WORK"); dir != "" {
-		return filepath.Abs(dir)
-	}
-	module, err := Module()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(module, "work"), nil
-}
-
-// Module returns the root directory of the module of the current directory.
-func Module() (string, error) {
-	dir, err := os.Getwd()
-	for err == nil {
-		if _, stat := os.Stat(filepath.Join(dir, "go.mod")); stat == nil {
-			return dir, nil
-		}
-		if dir == filepath.Dir(dir) {
-			err = errors.New("find the module's go.mod: start the program in the repository, or set LIGHTER_WORK")
-		}
-		dir = filepath.Dir(dir)
-	}
-	return "", err
-}
-
 // Binary returns the path of the lighter binary that `make build` makes.
 func Binary() (string, error) {
-	module, err := Module()
+	module, err := workdir.Module()
 	return filepath.Join(module, "bin/lighter"), err
 }

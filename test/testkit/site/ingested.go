@@ -8,13 +8,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"lighter/test/testkit/workdir"
 )
 
 // startHub starts the site's hub. To ingest the images of Options.Ingested takes far longer than
 // most tests. So the first site of a program ingests them, and the hubs of later sites start with a
 // copy of the result.
 func (s *Site) startHub(ctx context.Context) error {
-	work, err := Work()
+	work, err := workdir.Path()
 	if err != nil {
 		return err
 	}

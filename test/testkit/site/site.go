@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/test/testkit/link"
+	"lighter/test/testkit/workdir"
 )
 
 // HubIP is the address on the hub's and the registry's side of the link. The addresses of a site
@@ -96,7 +97,7 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 	if enclosure == "" {
 		return nil, errors.New("start a site: not in an enclosure; call site.Enclosed first")
 	}
-	work, err := Work()
+	work, err := workdir.Path()
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/workdir"
 )
 
 func TestMain(m *testing.M) { os.Exit(Enclosed(m.Run)) }
@@ -33,7 +35,7 @@ func startOverlay(t *testing.T) *Site {
 			t.Error(err)
 		}
 	})
-	work, err := Work()
+	work, err := workdir.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

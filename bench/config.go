@@ -76,6 +76,7 @@ type Peer struct {
 	Suffix       string            `toml:"suffix"`
 	Convert      []string          `toml:"convert"`
 	Pull         []string          `toml:"pull"`
+	NodeArgs     []string          `toml:"node_args"`
 }
 
 // Duration is a time.Duration that is encoded as a text, for example "10ms".
@@ -192,8 +193,11 @@ func (c Config) check() error {
 	}
 	for _, p := range c.Peers {
 		all = append(all, "peer "+p.Name)
-		if p.Snapshotter == "" {
+		switch {
+		case p.Snapshotter == "":
 			return fmt.Errorf("peer %s: it has no snapshotter", p.Name)
+		case (p.Snapshotter == site.Lighter) != (len(p.NodeArgs) > 0):
+			return fmt.Errorf("peer %s: node_args are for the snapshotter %s, which needs them", p.Name, site.Lighter)
 		}
 	}
 	slices.Sort(all)

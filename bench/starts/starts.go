@@ -154,6 +154,7 @@ type run struct {
 	plan
 	options  Options
 	recorded *site.Hub // the hub with recordings; nil: not needed
+	direct   direct
 	result   Result
 	pulls    map[int]bench.Pulled // overlayfs' pulls of the current image over the current link, by round
 	done     int                  // number of measured samples
@@ -185,6 +186,9 @@ func Run(ctx context.Context, o Options) error {
 		defer func() { err = errors.Join(err, s.Close()) }()
 		r := &run{Bench: bench.New(s, p.Config), plan: p, options: o,
 			result: Result{Format: resultFormat, Links: p.Links, Runs: []bench.About{bench.AboutRun()}}}
+		if r.direct, err = newDirect(s.Dir); err != nil {
+			return err
+		}
 		if err := r.removeMissing(); err != nil {
 			return err
 		}

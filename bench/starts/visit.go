@@ -41,6 +41,14 @@ func (r *run) visit(ctx context.Context, v visit) error {
 		return r.cold(ctx, v, site.Lighter, site.Reference(v.image), r.Site.Machine.Pull)
 	}
 	peer := r.peer(v.way)
+	if peer.Snapshotter == site.Lighter {
+		args, err := r.words(peer.NodeArgs, map[string]string{"registries": r.direct.registries, "key": r.direct.key})
+		if err != nil {
+			return err
+		}
+		r.Site.SetNodeArgs(append(args, unrecorded)...)
+		return r.cold(ctx, v, site.Lighter, site.Reference(v.image+peer.Suffix), r.puller(peer))
+	}
 	command, err := r.words(peer.Command, nil)
 	if err != nil {
 		return err

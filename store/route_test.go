@@ -100,8 +100,11 @@ func TestEstimatesOfTwoServers(t *testing.T) {
 		}
 		s := &servers{hub: newPath(10e6), registry: newPath(1e6)}
 		u := NewFetcher(s, noCache{})
-		took := map[string]time.Duration{}
-		done := make(chan string)
+		type end struct {
+			name string
+			took time.Duration
+		}
+		done := make(chan end)
 		for name, ref := range map[string]func(int) chunk.Ref{
 			"hub":      func(n int) chunk.Ref { return at(refs[0], n) },
 			"registry": func(n int) chunk.Ref { return ofRegistry(refs[0], n) },
@@ -111,16 +114,12 @@ func TestEstimatesOfTwoServers(t *testing.T) {
 				if err := streamAll(t.Context(), u.Share(), ref, 50, len(unit)); err != nil {
 					t.Error(err)
 				}
-				took[name] = time.Since(began)
-				done <- name
+				done <- end{name, time.Since(began)}
 			}()
 		}
-		if first := <-done; first != "hub" {
-			t.Errorf("the %s was faster", first)
-		}
-		<-done
-		if took["hub"] > 1300*time.Millisecond || took["registry"] < 9*time.Second {
-			t.Errorf("took %v, want about 1 s and 10 s", took)
+		first, second := <-done, <-done
+		if first.name != "hub" || first.took > 1300*time.Millisecond || second.took < 9*time.Second {
+			t.Errorf("took %+v and %+v, want 1 s for the hub, and 10 s for the registry", first, second)
 		}
 		st := u.Stats()
 		if hub, registry := st.Link.Rate, st.Registries["registry.test"].Rate; hub < 9e6 || hub > 12e6 ||

@@ -77,6 +77,18 @@ type hubError struct{ cause error }
 func (e hubError) Error() string { return "the hub did not answer: " + e.cause.Error() }
 func (e hubError) Unwrap() error { return e.cause }
 
+// isHub reports whether an answerer is that of hubs.
+func isHub(a Answerer) bool {
+	_, is := a.(hubAnswerer)
+	return is
+}
+
+// A pausedError says that hubs are not asked for a while. It does not wrap the cause, which may say
+// when to ask again.
+type pausedError struct{ cause error }
+
+func (e pausedError) Error() string { return "the hub is not asked for a while: " + e.cause.Error() }
+
 // askFirst asks one answerer after the other until one answers. If none answers, the error has the
 // texts of all errors. It wraps the first error that does not wrap chunk.ErrNotFound: the answerer
 // that failed may know the image. If there is no such error, it wraps the first one.

@@ -17,6 +17,7 @@ type answers struct {
 	// claimed.
 	ask      func(q Request) (map[string]*facts, error)
 	inFlight singleflight.Group
+	others   bool // there are answerers besides hubs
 
 	mu           sync.Mutex // guards what follows
 	known        map[factsKey]facts
@@ -31,8 +32,8 @@ type answers struct {
 // the image as a whole.
 type factsKey struct{ image, chain string }
 
-func newAnswers(ask func(q Request) (map[string]*facts, error)) *answers {
-	return &answers{ask: ask, known: map[factsKey]facts{}}
+func newAnswers(others bool, ask func(q Request) (map[string]*facts, error)) *answers {
+	return &answers{ask: ask, others: others, known: map[factsKey]facts{}}
 }
 
 // lookup returns the facts about a request's chain. It asks the answerers unless fresh facts are
@@ -59,6 +60,11 @@ func (a *answers) recall(q Request, p patience) (*facts, <-chan singleflight.Res
 	now := time.Now()
 	this := factsKey{q.image(), q.Chain}
 	f, below, manifest := a.known[this], a.known[factsKey{q.image(), q.Parent}], a.known[factsKey{q.image(), ""}]
+	isPaused := p == brief && now.Before(a.pausedUntil)
+	q.withoutHubs = isPaused && a.others
+	if q.withoutHubs && f.fromHub { // what the hub knows does not help now
+		f, manifest = facts{}, facts{}
+	}
 	switch {
 	case q.Parent != "" && below.err != nil && below.isFresh(now, answerTTL):
 		// No layer above an unclaimed layer is claimed. Each further layer of the pull renews the
@@ -67,7 +73,7 @@ func (a *answers) recall(q Request, p patience) (*facts, <-chan singleflight.Res
 		a.known[this] = f
 	case f.err == nil && f.isFresh(now, answerTTL):
 	case f.err != nil && f.isFresh(now, unknownTTL):
-	case p == brief && now.Before(a.pausedUntil):
+	case isPaused && !a.others:
 		f = facts{err: a.pauseCause}
 	case q.Parent != "" && below.complete && below.isFresh(now, unknownTTL):
 		f = facts{at: now, err: errUnknown}
@@ -81,7 +87,7 @@ func (a *answers) recall(q Request, p patience) (*facts, <-chan singleflight.Res
 		a.known[this] = f
 	default:
 		// No answer can have been remembered since known was read, because mu is held.
-		return nil, a.inFlight.DoChan(cmp.Or(q.image(), q.Chain),
+		return nil, a.inFlight.DoChan(fmt.Sprint(cmp.Or(q.image(), q.Chain), q.withoutHubs),
 			func() (any, error) { a.askAndRemember(q); return nil, nil })
 	}
 	return &f, nil

@@ -26,7 +26,7 @@ type facts struct {
 	above    *index.Statement      // one of the verified statements about chains above; nil: there are none
 	refused  error                 // why the statement about this chain, or about a chain above, is refused
 	source   string                // what has answered, and why the sources before it have not, for users
-	isOwn    bool                  // this node has made the index
+	fromHub  bool                  // a hub has answered, so the index is to be fetched from it
 }
 
 func (f *facts) isFresh(now time.Time, ttl time.Duration) bool { return now.Before(f.at.Add(ttl)) }

@@ -17,6 +17,9 @@ type Request struct {
 	// Resolver sets it.
 	Pulled string
 
+	// withoutHubs says that hubs are not asked, because pulls go on without them for a while.
+	withoutHubs bool
+
 	// MoreAbove says that the image has layers above this one. If it is false, the image may have
 	// some or none.
 	MoreAbove bool

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -80,7 +81,8 @@ func New(c Config) (*Resolver, error) {
 		c.Refused = func(chunk.ID) error { return nil }
 	}
 	r := &Resolver{Chains: chains, config: c, slots: newSlots()}
-	r.answers = newAnswers(r.ask)
+	others := slices.ContainsFunc(c.Answerers, func(a Answerer) bool { return !isHub(a) })
+	r.answers = newAnswers(others, r.ask)
 	return r, nil
 }
 
@@ -123,7 +125,11 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	}
 	p := r.patience(q)
 	f, err := r.lookup(ctx, q, p)
-	if err == nil && p == brief && !f.isOwn {
+	switch {
+	case err != nil:
+	case !f.fromHub: // the index is on this machine
+		p = full
+	case p == brief:
 		err = r.answers.paused() // the facts may be remembered, but the index is still to be fetched
 	}
 	if err == nil { // an answer about a lower chain may have given facts without a verified statement
@@ -284,6 +290,9 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 // askOne asks one answerer and verifies the answer. before are the errors of the answerers that
 // were asked before it.
 func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request, before []error) (map[string]*facts, error) {
+	if cause := r.answers.paused(); cause != nil && q.withoutHubs && isHub(a) {
+		return nil, pausedError{cause}
+	}
 	answer, err := a.Answer(ctx, q)
 	if err != nil {
 		return nil, err
@@ -307,7 +316,7 @@ func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request, before []e
 	}
 	for _, f := range all {
 		f.complete = f.complete && len(r.config.Answerers) == 1 // another answerer may know more
-		f.source, f.isOwn = source, answer.Own
+		f.source, f.fromHub = source, isHub(a)
 	}
 	return all, nil
 }

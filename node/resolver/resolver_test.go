@@ -269,6 +269,44 @@ func TestFailedHubIsNotAsked(t *testing.T) {
 	})
 }
 
+// After the fetch of an index has failed, pulls ask the other sources, and do not wait for the hub.
+// What the hub knew before does not keep them from that.
+func TestOtherSourcesWhileTheHubFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		image, other := newImage("app", "a", "b"), newImage("other", "x", "y")
+		files := directory(t.TempDir())
+		for _, i := range []fakeImage{image, other} {
+			files.add(t, i.manifest, i.answer(t))
+		}
+		r, h, trees := newTrusting(t, knowing(t, image, other))
+		r.config.Answerers = append(r.config.Answerers, named{files, "the tables", nil})
+		r.answers.others = true
+		isDown := true
+		trees.fetch = func(ctx context.Context, tree chunk.ID, _ func()) error {
+			if !isDown {
+				return nil
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		if lazy, errs := claims(t, r, image.chains(t), image.from("registry.test/app")); slices.Contains(lazy, true) {
+			t.Fatalf("an image whose index does not arrive is lazy: %v", errs)
+		}
+		isDown, h.manifests = false, nil
+		time.Sleep(unknownTTL)
+		start := time.Now()
+		for _, i := range []fakeImage{other, image} {
+			lazy, errs := claims(t, r, i.chains(t), i.from(i.repositories[0]))
+			if slices.Contains(lazy, false) || !trees.Has(i.tree()) {
+				t.Errorf("%v: lazy %v: %v", i.repositories, lazy, errs)
+			}
+		}
+		if len(h.manifests) > 0 || time.Since(start) > 0 {
+			t.Errorf("the hub was asked about %v; waited %s", h.manifests, time.Since(start))
+		}
+	})
+}
+
 // After a failure of this machine's disk, other pulls still ask the hub.
 func TestLocalFailureIsNotTheHubs(t *testing.T) {
 	full := func(context.Context, chunk.ID, func()) error {

@@ -87,6 +87,9 @@ func isHub(a Answerer) bool {
 // when to ask again.
 type pausedError struct{ cause error }
 
+// errPaused is the cause of a pausedError if the while is over by now.
+var errPaused = errors.New("an index could not be fetched")
+
 func (e pausedError) Error() string { return "the hub is not asked for a while: " + e.cause.Error() }
 
 // askFirst asks one answerer after the other until one answers. If none answers, the error has the

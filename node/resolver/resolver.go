@@ -1,6 +1,7 @@
 package resolver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -290,8 +291,8 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 // askOne asks one answerer and verifies the answer. before are the errors of the answerers that
 // were asked before it.
 func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request, before []error) (map[string]*facts, error) {
-	if cause := r.answers.paused(); cause != nil && q.withoutHubs && isHub(a) {
-		return nil, pausedError{cause}
+	if q.withoutHubs && isHub(a) {
+		return nil, pausedError{cmp.Or(r.answers.paused(), errPaused)}
 	}
 	answer, err := a.Answer(ctx, q)
 	if err != nil {

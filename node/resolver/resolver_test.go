@@ -289,6 +289,11 @@ func TestOtherSourcesWhileTheHubFails(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}
+		known := other.from(other.repositories[0])
+		known.Chain = other.chains(t)[0]
+		if err := r.Allow(t.Context(), known); err != nil {
+			t.Fatal(err)
+		}
 		if lazy, errs := claims(t, r, image.chains(t), image.from("registry.test/app")); slices.Contains(lazy, true) {
 			t.Fatalf("an image whose index does not arrive is lazy: %v", errs)
 		}

@@ -25,6 +25,7 @@ import (
 	"lighter/test/testkit/referrers"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
+	"lighter/test/testkit/workdir"
 	tars "lighter/test/testkit/tarball"
 )
 
@@ -142,6 +143,16 @@ func do(t *testing.T, name string, args ...string) string {
 		t.Fatalf("%s %q: %v: %s", name, args, err, out)
 	}
 	return string(out)
+}
+
+// tool returns the path of a program that test/setup has built.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	work, err := workdir.Path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(work, site.Ours, name)
 }
 
 // tree lists an image's files, as they are with a snapshotter.

@@ -3,7 +3,7 @@
 // overlayfs unpacks of the same image, entry by entry. So has an image that `lighter export` makes
 // and stargz' snapshotter runs.
 //
-// Podman is Debian's: its test has the build tag e2e. BuildKit's has the tag runtimes, and needs
-// the programs of `test/setup buildkit`. Those of stargz and SOCI have the tag peers, and need
-// `test/setup peers`; `make peers` runs them.
+// Podman is Debian's, and the newest one's library: the test has the build tag e2e. BuildKit's has
+// the tag runtimes, and needs the programs of `test/setup buildkit`. Those of stargz and SOCI have
+// the tag peers, and need `test/setup peers`; `make peers` runs them.
 package converters

@@ -13,7 +13,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Debian's Podman writes zstd:chunked.
+// Debian's Podman writes zstd:chunked, and so does the library of newer ones, in another dialect.
 func TestPodman(t *testing.T) {
 	s, layout := start(t)
 	// It has a cache of what registries have, also from Skopeo: it would push no layer that the
@@ -26,5 +26,8 @@ func TestPodman(t *testing.T) {
 	id := strings.TrimSpace(do(t, "podman", "pull", "--quiet", "oci:"+layout+":latest"))
 	ref := site.Reference("lazy/podman")
 	do(t, "podman", "push", "--quiet", "--tls-verify=false", "--compression-format", "zstd:chunked", id, ref)
+	startsLazily(t, s, ref, 8<<20, nothing)
+	ref = site.Reference("lazy/library")
+	do(t, tool(t, "chunkedpush"), original, ref)
 	startsLazily(t, s, ref, 8<<20, nothing)
 }

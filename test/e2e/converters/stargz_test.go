@@ -12,18 +12,7 @@ import (
 
 	"lighter/test/testkit/fswalk"
 	"lighter/test/testkit/site"
-	"lighter/test/testkit/workdir"
 )
-
-// tool returns the path of a program that test/setup peers has built.
-func tool(t *testing.T, name string) string {
-	t.Helper()
-	work, err := workdir.Path()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(work, site.Ours, name)
-}
 
 // stargz' converter writes eStargz, and its own zstd:chunked.
 func TestStargz(t *testing.T) {

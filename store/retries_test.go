@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -311,4 +312,20 @@ func TestDamagedUnitFallsBackToTheID(t *testing.T) {
 	if got, err := fetch(t, newFetcher(src, newMemory()), refs[0]); got != "one" || err != nil {
 		t.Errorf("got %q, %v; want \"one\"", got, err)
 	}
+}
+
+// If a unit is damaged, and nothing else holds the chunk, the error says both.
+func TestDamagedUnitThatNothingReplaces(t *testing.T) {
+	_, refs := encode(t, "one")
+	synctest.Test(t, func(t *testing.T) {
+		rotten := func(context.Context, chunk.Unit) ([]byte, error) { return []byte("rotten"), nil }
+		start := time.Now()
+		_, err := fetch(t, NewFetcher(&source{unit: rotten}, noCache{}), refs[0])
+		if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || took > missingTime+maxPause {
+			t.Errorf("after %s got %v, want ErrNotFound soon after missingTime", took, err)
+		}
+		if want := "is invalid"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	})
 }

@@ -25,8 +25,8 @@ import (
 	"lighter/test/testkit/referrers"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
-	"lighter/test/testkit/workdir"
 	tars "lighter/test/testkit/tarball"
+	"lighter/test/testkit/workdir"
 )
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"lighter/format/stargz"
+	"lighter/node/report"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
@@ -87,7 +89,7 @@ func TestAttackFromAnUntrustedRepository(t *testing.T) {
 		victim, attacker := "good/"+format, "bad/"+format
 		play(t, s, format, victim, attacker)
 		_, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(attacker))
-		if err == nil || !strings.Contains(err.Error(), "diff") {
+		if err == nil || !strings.Contains(err.Error(), "wrong diff id") {
 			t.Errorf("%s: the pull of the attacker's image: %v", format, err)
 		}
 		if moved := pull(t, s, site.Reference(victim)); moved > images.Size(t, "base")/4 {
@@ -109,7 +111,9 @@ func TestAttackFromAnUntrustedRepository(t *testing.T) {
 // layers: it reports the tree, and never mounts it again, also after a restart. Pulls of the
 // victim's image work once the attacker's image is removed.
 func TestAttackFromATrustedRepository(t *testing.T) {
-	s := start(t, site.Options{Hubs: []string{}}, "lazy/*")
+	config := filepath.Join(t.TempDir(), "node.toml")
+	configure(t, config, trusting("lazy/*"), quiet())
+	s := startAt(t, site.Options{Hubs: []string{}}, config)
 	for format := range attackFormats {
 		victim, attacker := "lazy/good-"+format, "lazy/bad-"+format
 		play(t, s, format, victim, attacker)
@@ -123,11 +127,10 @@ func TestAttackFromATrustedRepository(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	configure(t, config, trusting("lazy/*"))
+	restart(t, s)
 	awaitWrong(t, s, len(attackFormats))
-	s.Machine.KillNode()
-	if err := errors.Join(s.Machine.StartNode(t.Context()), s.Machine.Reconnect(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	restart(t, s)
 	checkReported(t, s)
 	if out, err := running.Exec(t.Context(), "cat", "/bin/true"); err != nil || out == "" {
 		t.Errorf("the container that runs cannot read its files: %v", err)
@@ -147,8 +150,12 @@ func TestAttackFromATrustedRepository(t *testing.T) {
 		if _, err := s.Machine.Pull(t.Context(), site.Lighter, attacker); err == nil {
 			t.Errorf("%s: the attacker's image is pulled again", format)
 		}
-		if moved := pull(t, s, victim); moved > images.Size(t, "base")/4 {
-			t.Errorf("%s: the pull of the victim's image received %d bytes, want the tables", format, moved)
+		if _, err := s.Machine.Pull(t.Context(), site.Lighter, victim); err != nil {
+			t.Error(err)
+		}
+		isUnpacked := func(i report.ImageStatus) bool { return !i.Lazy }
+		if st := sitetest.Status(t, s); slices.ContainsFunc(st.Images, isUnpacked) {
+			t.Errorf("%s: images %+v, want all to be lazy", format, st.Images)
 		}
 		if out := run(t, s, site.Lighter, victim, "cat", "/opt/who"); out != "victim "+format {
 			t.Errorf("%s: the victim's image shows the files of %q", format, out)
@@ -159,7 +166,7 @@ func TestAttackFromATrustedRepository(t *testing.T) {
 // awaitWrong waits until a number of trees are found to be wrong.
 func awaitWrong(t *testing.T, s *site.Site, n int) {
 	t.Helper()
-	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(time.Second) {
 		st := sitetest.Status(t, s)
 		if st.Direct.Wrong == n && st.Direct.Unverified == 0 {
 			return
@@ -187,38 +194,45 @@ func checkReported(t *testing.T, s *site.Site) {
 	}
 }
 
-// Images of repositories that nobody trusts start lazily once the node has read their layers.
+// Images of repositories that nobody trusts start lazily once the node has read their layers. The
+// attacker's never does.
 func TestVerifiedRepositories(t *testing.T) {
 	s := startWith(t, site.Options{Hubs: []string{}}, "direct_verified = [\"**\"]")
 	play(t, s, "zstdchunked", "any/good", "any/bad")
-	for _, name := range []string{"any/good", "any/bad"} {
-		_, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(name))
-		if err != nil {
-			t.Error(err)
-		}
-		if st := sitetest.Status(t, s); len(st.Images) != 1 || st.Images[0].Lazy {
-			t.Errorf("the first pull: images %+v, want one that is not lazy", st.Images)
-		}
+	good, bad := site.Reference("any/good"), site.Reference("any/bad")
+	pull(t, s, good)
+	if st := sitetest.Status(t, s); len(st.Images) != 1 || st.Images[0].Lazy {
+		t.Errorf("the first pull: images %+v, want one that is not lazy", st.Images)
 	}
-	for end := time.Now().Add(3 * time.Minute); sitetest.Status(t, s).Direct.Waiting > 0; time.Sleep(time.Second) {
-		if time.Now().After(end) {
-			t.Fatalf("status %+v", sitetest.Status(t, s).Direct)
-		}
+	awaitVerified(t, s)
+	if err := s.Machine.RemoveImage(t.Context(), good); err != nil {
+		t.Fatal(err)
 	}
-	for _, name := range []string{"any/good", "any/bad"} {
-		if err := s.Machine.RemoveImage(t.Context(), site.Reference(name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference("any/bad")); err == nil {
-		t.Error("the attacker's image is pulled")
-	}
-	ref := site.Reference("any/good")
-	if moved := pull(t, s, ref); moved > images.Size(t, "base")/4 {
+	if moved := pull(t, s, good); moved > images.Size(t, "base")/4 {
 		t.Errorf("the pull received %d bytes, want the tables", moved)
 	}
 	if st := sitetest.Status(t, s); len(st.Images) != 1 || !st.Images[0].Lazy {
 		t.Errorf("images %+v, want one that is lazy", st.Images)
 	}
-	compare(t, s, ref)
+	compare(t, s, good)
+	if err := s.Machine.RemoveImage(t.Context(), good); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		_, err := s.Machine.Pull(t.Context(), site.Lighter, bad)
+		if err == nil || !strings.Contains(err.Error(), "wrong diff id") {
+			t.Errorf("a pull of the attacker's image: %v", err)
+		}
+		awaitVerified(t, s)
+	}
+}
+
+// awaitVerified waits until no image waits.
+func awaitVerified(t *testing.T, s *site.Site) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Minute); sitetest.Status(t, s).Direct.Waiting > 0; time.Sleep(time.Second) {
+		if time.Now().After(end) {
+			t.Fatalf("status %+v", sitetest.Status(t, s).Direct)
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"lighter/format/stargz"
 	"lighter/test/testkit/images"
@@ -22,10 +23,16 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// start starts a site whose node reads images that match patterns: of the site's registry, or of
-// the one that a pattern names as HOST:PORT.
+// start starts a site whose node reads images that match patterns (trusting). It reads no layers in
+// the background, so that a test can count what a pull receives.
 func start(t *testing.T, options site.Options, patterns ...string) *site.Site {
 	t.Helper()
+	return startWith(t, options, trusting(patterns...), quiet())
+}
+
+// trusting is the line of a node's configuration that trusts the tables of repositories: of the
+// site's registry, or of the one that a pattern names as HOST:PORT.
+func trusting(patterns ...string) string {
 	host, _, _ := strings.Cut(site.Reference("x"), "/")
 	var direct []string
 	for _, p := range patterns {
@@ -34,17 +41,35 @@ func start(t *testing.T, options site.Options, patterns ...string) *site.Site {
 		}
 		direct = append(direct, strconv.Quote(p))
 	}
-	return startWith(t, options, "direct = ["+strings.Join(direct, ", ")+"]")
+	return "direct = [" + strings.Join(direct, ", ") + "]"
 }
 
-// startWith starts a site whose node has further lines in its configuration.
-func startWith(t *testing.T, options site.Options, lines string) *site.Site {
+// quiet is the line that keeps a node from reading in the background for 12 hours.
+func quiet() string {
+	begin := time.Now().Add(12 * time.Hour)
+	return fmt.Sprintf("complete_schedule = [%q]", begin.Format("15:04")+"-"+begin.Add(time.Minute).Format("15:04"))
+}
+
+// configure writes the configuration of a node without a hub.
+func configure(t *testing.T, config string, lines ...string) {
 	t.Helper()
-	config := filepath.Join(t.TempDir(), "node.toml")
-	text := "hubs = []\n" + lines + "\n" + site.RegistryTable + "plain_http = true\n"
+	text := "hubs = []\n" + strings.Join(lines, "\n") + "\n" + site.RegistryTable + "plain_http = true\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// startWith starts a site whose node has further lines in its configuration.
+func startWith(t *testing.T, options site.Options, lines ...string) *site.Site {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "node.toml")
+	configure(t, config, lines...)
+	return startAt(t, options, config)
+}
+
+// startAt starts a site whose node has a configuration.
+func startAt(t *testing.T, options site.Options, config string) *site.Site {
+	t.Helper()
 	var err error
 	if options.Lighter, err = site.Binary(); err != nil {
 		t.Fatal(err)

@@ -81,7 +81,8 @@ func (r *run) convert(ctx context.Context, p bench.Peer, image string) error {
 		return err
 	}
 	words, err := r.words(p.Convert, map[string]string{"source": site.Reference(image),
-		"target": site.Reference(image + p.Suffix), "layout": layout, "trace": r.recordingsOf(image), "keyfile": r.direct.keyFile})
+		"target": site.Reference(image + p.Suffix), "layout": layout, "trace": r.recordingsOf(image),
+		"keyfile": r.direct.keyFile})
 	if err != nil {
 		return err
 	}

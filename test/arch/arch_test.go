@@ -33,7 +33,7 @@ bench/hubs: bench format/chunk format/index sleep store store/origin test/testki
 bench/many: bench format/chunk format/trace node/fuse node/mount node/prefetch node/record node/resolver
 	node/trees store store/disk store/origin test/testkit/site wire/client | hub store/registry wire
 bench/plot:
-bench/starts: bench bench/plot test/testkit/site test/testkit/workdir
+bench/starts: bench bench/plot format/index test/testkit/site test/testkit/workdir
 buildinfo:
 bytesize:
 cmd/command:

@@ -3,7 +3,6 @@
 package direct
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"

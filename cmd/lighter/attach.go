@@ -39,8 +39,8 @@ attached for this machine's, for --platform, or for all of them.
 FILE of --key has an Ed25519 key in PEM form: one that "openssl genpkey -algorithm ed25519"
 or --make-key made, or a hub's key file.
 
-With --trace, the artifact also has startup packs: what the recorded starts have read, in
-order. Nodes fetch them at once. FILE is what "lighter trace export" writes, and may name
+The artifact also has startup packs, which nodes fetch at once: what starts probably read,
+by the image's own files, and with --trace what recorded starts have read. FILE is what "lighter trace export" writes, and may name
 another image with some of the same files. An image that has an index already gets new
 startup packs, and its layers are not read again.
 
@@ -62,6 +62,7 @@ repository, which serves as a hub without a process (attached_from of nodes).
 	f.StringVar(&a.key, "key", "", "the `FILE` with the key that signs the index")
 	f.BoolVar(&a.makeKey, "make-key", false, "make the key file if it does not exist")
 	f.StringArrayVar(&a.traces, "trace", nil, "a `FILE` with recorded starts; may be repeated")
+	f.BoolVar(&a.Guess, "guess", true, "make startup packs of what starts probably read, too, by the image's own files")
 	f.TextVar(&a.startup, "startup", a.startup, "the `SIZE` that all startup packs have at most, uncompressed")
 	f.StringVar(&a.platform, "platform", "", "the image's `OS/ARCH[/VARIANT]`, or all; default: this machine's")
 	f.StringVar(&a.place.Chains, "to", "", "push to this repository (`HOST/REPO`), under a tag for the chain")

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/format/guess"
 	"lighter/format/plan"
 	"lighter/format/trace"
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
-	"lighter/hub/startup/guess"
 )
 
 // maker makes the layouts of trees, and recompresses their startup packs. It runs the jobs of both

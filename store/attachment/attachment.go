@@ -30,6 +30,7 @@ import (
 
 	"lighter/format/attached"
 	"lighter/format/chunk"
+	"lighter/format/guess"
 	"lighter/format/index"
 	"lighter/format/layer"
 	"lighter/format/trace"
@@ -42,6 +43,7 @@ type Image struct {
 	Manifest v1.Descriptor
 	Layers   []v1.Descriptor
 	DiffIDs  []digest.Digest
+	Config   guess.Config // how the image starts
 	From     *repository.Repository
 }
 
@@ -51,7 +53,8 @@ func (im *Image) Chain() string { return identity.ChainID(slices.Clone(im.DiffID
 // Options say how an index is made. Dir and Keys are required.
 type Options struct {
 	Keys       []ed25519.PrivateKey // sign the contents: 1 to index.MaxKeys
-	Recordings []trace.Recording    // of starts; none: there are no startup packs
+	Recordings []trace.Recording    // of starts: they become startup packs
+	Guess      bool                 // startup packs also have what starts probably read, by the image's files
 	Startup    int64                // limits the startup packs, in plain bytes
 	Version    int                  // of the contents
 	Jobs       int                  // layers that are read at a time; 0: 1

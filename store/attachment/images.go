@@ -2,11 +2,13 @@ package attachment
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"lighter/format/guess"
 	"lighter/store/registry"
 )
 
@@ -34,6 +36,12 @@ func Images(ctx context.Context, ref, platform string, plainHTTP bool) (all []Im
 		}
 		im := Image{Platform: platforms.Format(o.Platform), Layers: o.Layers, From: from,
 			Manifest: v1.Descriptor{MediaType: m.MediaType, Digest: m.Digest, Size: int64(len(m.Bytes))}}
+		var config v1.Image
+		if err := json.Unmarshal(o.Config, &config); err != nil {
+			return nil, err
+		}
+		im.Config = guess.Config{Entrypoint: config.Config.Entrypoint, Cmd: config.Config.Cmd, Env: config.Config.Env,
+			WorkingDir: config.Config.WorkingDir}
 		for _, d := range o.DiffIDs {
 			im.DiffIDs = append(im.DiffIDs, digest.Digest(d))
 		}

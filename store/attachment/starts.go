@@ -18,6 +18,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/compress"
 	"lighter/format/erofs"
+	"lighter/format/guess"
 	"lighter/format/index"
 	"lighter/format/layer"
 	"lighter/format/pack"
@@ -111,14 +112,18 @@ func (t *openedTree) openIndex(dir string, c *attached.Contents) error {
 	return err
 }
 
-// startups makes the startup packs that the recordings call for.
+// startups makes the startup packs that the recordings and the guess call for.
 func (w *work) startups(ctx context.Context, t *openedTree) (made layer.Startups, err error) {
-	if len(w.Recordings) == 0 {
-		return made, nil
-	}
 	kept := plan.Sort(nil)
 	kept.Add(w.Recordings)
-	packs, err := plan.NewTree(t.metadata, t.extents).Layout(ctx, kept.Recordings(), nil, w.Startup)
+	var guesses []trace.Recording
+	if w.Guess {
+		of := guess.Image{Metadata: t.metadata, Extents: t.extents, Config: w.Config, Chunk: newUnits(w, t).chunk}
+		if guesses, err = of.Recordings(ctx); err != nil {
+			return made, err
+		}
+	}
+	packs, err := plan.NewTree(t.metadata, t.extents).Layout(ctx, kept.Recordings(), guesses, w.Startup)
 	if err != nil || len(packs) == 0 {
 		return made, err
 	}
@@ -250,26 +255,32 @@ func (w *work) collectUnit(ctx context.Context, t *layer.Table, d v1.Descriptor,
 	if err != nil {
 		return err
 	}
-	return w.From.Range(ctx, d, u.Offset, u.Stored, func(a store.Answer) error {
+	batch, err := w.readUnit(ctx, d, u)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		plain, err := batch.Lookup(id)
+		if err == nil {
+			err = to.add(id, plain)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readUnit reads a unit of a layer, and decodes it.
+func (w *work) readUnit(ctx context.Context, d v1.Descriptor, u *layer.Unit) (batch *layer.Batch, err error) {
+	err = w.From.Range(ctx, d, u.Offset, u.Stored, func(a store.Answer) error {
 		b, err := io.ReadAll(io.LimitReader(a.Body, u.Stored))
-		if err != nil {
-			return err
+		if err == nil {
+			batch, err = u.Decode(b)
 		}
-		batch, err := u.Decode(b)
-		if err != nil {
-			return err
-		}
-		for _, id := range ids {
-			plain, err := batch.Lookup(id)
-			if err == nil {
-				err = to.add(id, plain)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		return err
 	})
+	return batch, err
 }
 
 // ReadRecordings reads recordings, as "lighter trace export" writes them.

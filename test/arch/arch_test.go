@@ -53,6 +53,7 @@ format/chunk:
 format/compress:
 format/deflate:
 format/erofs: format/tree
+format/guess: format/chunk format/erofs format/index format/trace format/tree
 format/index: format/chunk format/erofs format/tree
 format/layer: format/chunk format/compress format/deflate format/index format/tree
 format/layer/audit: format/chunk format/compress format/layer format/tree | format/soci format/stargz
@@ -112,9 +113,8 @@ hub/retention: wire/pattern
 hub/rootdir: durable wire
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders
 hub/space: hub/jobs sleep
-hub/startup: format/chunk format/compress format/erofs format/index format/pack format/plan format/trace hub/catalog
-	hub/encoder hub/jobs hub/objects hub/publish hub/report hub/startup/guess sleep wire
-hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
+hub/startup: format/chunk format/compress format/erofs format/guess format/index format/pack format/plan
+	format/trace hub/catalog hub/encoder hub/jobs hub/objects hub/publish hub/report sleep wire
 hub/uploads: hub/ingest hub/rootdir sleep
 hub/upstream: hub/catalog hub/pull hub/registries hub/registry hub/rootdir | hub/report
 hub/verify: format/chunk format/index format/pack format/tree hub/away hub/catalog hub/ingest hub/jobs
@@ -201,8 +201,9 @@ renewed:
 sleep:
 socket: proc
 store: format/chunk format/pack sleep
-store/attachment: format/attached format/chunk format/compress format/erofs format/index format/layer
-	format/layer/survey format/pack format/plan format/trace format/tree store store/registry store/repository
+store/attachment: format/attached format/chunk format/compress format/erofs format/guess format/index
+	format/layer format/layer/survey format/pack format/plan format/trace format/tree store store/registry
+	store/repository
 store/conversion: durable format/chunk format/compress format/soci format/stargz format/tree store/registry
 store/disk: durable format/chunk store
 store/origin: format/chunk format/compress format/index format/pack format/trace proc sleep store wire wire/client
@@ -211,7 +212,7 @@ store/repository: format/chunk registries sleep store
 test/arch:
 test/compat: | durable hub hub/events hub/hooks node/binds node/control node/directory node/fuse node/prefetch node/resolver node/trees
 	store store/disk store/origin wire wire/client
-test/e2e: | hub hub/registries hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
+test/e2e: | hub hub/registries format/guess node/front/containerd node/fuse node/resolver socket wire wire/client
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node/control
 test/e2e/buildkit: | install node/front/containerd wire

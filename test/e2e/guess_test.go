@@ -20,10 +20,10 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/erofs"
+	"lighter/format/guess"
 	"lighter/format/index"
 	"lighter/format/trace"
 	"lighter/format/tree"
-	"lighter/hub/startup/guess"
 	"lighter/test/testkit/workdir"
 )
 

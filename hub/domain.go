@@ -18,6 +18,7 @@ import (
 	"lighter/format/tree"
 	"lighter/hub/admin"
 	"lighter/hub/answer"
+	"lighter/hub/attach"
 	"lighter/hub/blobs"
 	"lighter/hub/catalog"
 	"lighter/hub/collect"
@@ -83,6 +84,7 @@ type domain struct {
 	hooks     *hooks.Inbox
 	expiry    *expiry.Service
 	collector *collect.Collector
+	attacher  *attach.Service
 	exporter  *export.Exporter // nil: the domain has no mirror
 	keys      signingKeys
 	through   *pullthrough.Domain
@@ -246,6 +248,8 @@ func (d *domain) serveStores(ctx context.Context, with *shared, scratch string) 
 	d.starts = startup.New(startup.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
 		Encoders: with.encoders, Bounds: with.starts,
 		Images: d.images, Jobs: d.jobs, Limit: int64(c.StartupBytes), Log: d.log})
+	d.attacher = attach.New(attach.Config{Catalog: d.catalog, Objects: d.objects, Registries: with.registries,
+		Jobs: d.jobs, Keys: d.keys, Limits: limits, TempDir: d.publisher.TempDir, Log: d.log})
 	d.holders = holders.New(d.catalog.Holders, time.Duration(c.KeepHeldDays)*24*time.Hour, d.log)
 	d.holders.Senders = with.senders
 	d.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, d.catalog, d.names,
@@ -265,7 +269,8 @@ func (d *domain) serveStores(ctx context.Context, with *shared, scratch string) 
 			Holders: d.holders, Keys: d.keys.public(), Jobs: d.jobs, Scratch: c.scratch(), Limiter: with.rate,
 			Log: d.log})
 	}
-	d.jobs.Around(with.reserve.Job, images.JobKind, catalog.LayoutJob, startup.RecompressJob)
+	d.jobs.Around(with.reserve.Job, images.JobKind, catalog.LayoutJob, startup.RecompressJob,
+		attach.JobKind)
 }
 
 // imageIsReady waits until the first layout of a new image is made or has failed, or ctx ends. Then
@@ -310,6 +315,7 @@ func (d *domain) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.events.Run(ctx) })
 	group.Go(func() error { return d.hooks.Run(ctx) })
 	group.Go(func() error { return d.wishlists.Run(ctx) })
+	group.Go(func() error { return d.attacher.Run(ctx) })
 	group.Go(func() error {
 		d.startExport(ctx)
 		return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"lighter/hub/attach"
 	"lighter/hub/blobs"
 	"lighter/hub/catalog"
 	"lighter/hub/collect"
@@ -116,6 +117,9 @@ const (
 	UnixPrefix   = unixPrefix
 	MetricPrefix = metricPrefix
 )
+
+// Attacher returns what attaches indexes to images of other registries.
+func (h *Hub) Attacher() *attach.Service { return h.domains[0].attacher }
 
 // Exporter returns what keeps the domain's mirror up to date.
 func (h *Hub) Exporter() *export.Exporter { return h.domains[0].exporter }

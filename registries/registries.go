@@ -177,12 +177,18 @@ type Access struct {
 	Own bool
 	// PlainHTTP: a user allows to read the registry without TLS.
 	PlainHTTP bool
+	// Write: the session also pushes and deletes, if the login may do that.
+	Write bool
 }
 
-// Session returns a session for reading a repository. It sends nothing yet. Sessions with the login
-// of a table are shared.
+// Session returns a session with a repository. It sends nothing yet. Sessions with the login of a
+// table are shared.
 func (r *Registries) Session(repository name.Repository, a Access) (*Session, error) {
-	return r.session(repository.Registry, RepositoryOf(repository), repository.Scope(transport.PullScope), a)
+	scope := transport.PullScope
+	if a.Write {
+		scope = transport.DeleteScope // which includes the others
+	}
+	return r.session(repository.Registry, RepositoryOf(repository), repository.Scope(scope), a)
 }
 
 // RegistrySession returns a session with the registry HOST[:PORT] itself, with the login of its

@@ -28,8 +28,7 @@ const (
 	renewBefore = 0.2
 )
 
-// Session sends requests to a registry as a user of it, without bodies. It logs in before the first
-// request. It adds the credentials only to requests to the registry itself: other hosts, to which
+// Session sends requests to a registry as a user of it. It logs in before the first request. It adds the credentials only to requests to the registry itself: other hosts, to which
 // the registry redirects, get none. It is safe for concurrent use.
 type Session struct {
 	registry   name.Registry
@@ -55,7 +54,8 @@ type grant struct {
 	until  time.Time // it is renewed then
 }
 
-// RoundTrip sends a request without a body.
+// RoundTrip sends a request. If its credentials are refused, it is sent again with new ones, unless
+// it has a body that cannot be read again.
 func (s *Session) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !strings.EqualFold(req.URL.Host, s.registry.RegistryStr()) {
 		req = req.Clone(req.Context())
@@ -64,6 +64,9 @@ func (s *Session) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	g, err := s.granted(req.Context(), nil)
 	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close() // not sent
+		}
 		return nil, s.loginError(err)
 	}
 	res, err := s.next.RoundTrip(g.authorize(req))
@@ -72,14 +75,20 @@ func (s *Session) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	renewed, err := s.granted(req.Context(), g)
 	isAnswer := err == nil && renewed.header == g.header || errors.As(err, new(*transport.Error))
-	if isAnswer { // the registry's says as much as the token server's
+	if isAnswer || req.Body != nil && req.GetBody == nil { // the registry's says as much as the token server's
 		return res, nil
 	}
 	_ = res.Body.Close() // not read
 	if err != nil {
 		return nil, fmt.Errorf("log in again: %w", firstLine{err})
 	}
-	return s.next.RoundTrip(renewed.authorize(req))
+	again := renewed.authorize(req)
+	if req.GetBody != nil {
+		if again.Body, err = req.GetBody(); err != nil {
+			return nil, err
+		}
+	}
+	return s.next.RoundTrip(again)
 }
 
 // authorize returns a request with the granted credentials.

@@ -26,6 +26,19 @@ func (q *Jobs) OpenOf(ctx context.Context, kind string) ([]Job, error) {
 		`SELECT `+jobColumns+` FROM jobs WHERE kind = ? AND `+openJob, kind)
 }
 
+// LastOf returns the last job of a kind for each key, ended ones included, until they are forgotten.
+func (q *Jobs) LastOf(ctx context.Context, kind string) (map[string]Job, error) {
+	last := map[string]Job{}
+	for j, err := range database.Rows(ctx, q.db.Read, (*Job).fields,
+		`SELECT `+jobColumns+` FROM jobs WHERE kind = ? ORDER BY n`, kind) {
+		if err != nil {
+			return nil, fmt.Errorf("list the jobs of kind %s: %w", kind, err)
+		}
+		last[j.Key] = j
+	}
+	return last, nil
+}
+
 // Get returns a job, or ErrNotFound.
 func (q *Jobs) Get(ctx context.Context, n int64) (Job, error) {
 	j, err := database.Get(ctx, q.db.Read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`, n)

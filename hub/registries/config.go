@@ -1,9 +1,11 @@
 package registries
 
 import (
+	"errors"
 	"fmt"
 
 	"lighter/registries"
+	"lighter/wire/pattern"
 )
 
 // Reached is the part of a table [[registry]] that hubs and nodes have in common: how the registry
@@ -22,6 +24,8 @@ type Registry struct {
 	Readers      string   `toml:"readers" comment:"Who may read it through the hub. anyone: everybody, what the registry gives to clients without a login. credentials: each client, what the registry gives to the login that the client sends. hub: everybody who reaches the hub, what the registry gives to the hub's own login, in the repositories listed. Empty: anyone."`
 	Repositories []string `toml:"repositories" comment:"Patterns of the repositories that clients may read through the hub, and from which pushed images are ingested, without the host: library/*, team/**. Empty: all, unless readers is hub."`
 	TagSeconds   int64    `toml:"tag_seconds" comment:"How long the hub believes a tag that clients read through it before it asks the registry again. 0: 60 seconds."`
+
+	Attach []string `toml:"attach" comment:"Patterns of repositories, without the host: physics/*, team/**. To the images that the hub has from there, it attaches an index in this registry, as lighter attach does: nodes that know the hub's key (attached_keys) start them lazily also where they cannot reach the hub. The login needs the right to push there."`
 }
 
 // Check returns an error if a table is invalid. The error has one line.
@@ -30,9 +34,20 @@ func Check(all []Registry) error {
 		return err
 	}
 	for i := range all {
-		if r := &all[i]; r.Add && !r.HasLogin() {
-			return fmt.Errorf("registry %d (%s): add is for the hub's own login: set logins, helper, plugin, "+
-				"password_file or token_file", i+1, r.Host)
+		if err := all[i].check(); err != nil {
+			return fmt.Errorf("registry %d (%s): %w", i+1, all[i].Host, err)
+		}
+	}
+	return nil
+}
+
+func (r *Registry) check() error {
+	if r.Add && !r.HasLogin() {
+		return errors.New("add is for the hub's own login: set logins, helper, plugin, password_file or token_file")
+	}
+	for _, p := range r.Attach {
+		if err := pattern.Check(p); err != nil {
+			return fmt.Errorf("attach: %w", err)
 		}
 	}
 	return nil

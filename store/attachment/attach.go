@@ -156,7 +156,7 @@ func List(ctx context.Context, im Image) (all []Found, refused, err error) {
 }
 
 // RemoveAll removes the attached indexes of an image: those that one of the keys has signed;
-// without keys, all. It returns those that it found. The error wraps registry.ErrNoDeletion if the
+// without keys, all. It returns those that it found. The error wraps push.ErrNoDeletion if the
 // registry does not delete manifests.
 func RemoveAll(ctx context.Context, im Image, in Place, keys []ed25519.PublicKey) ([]Found, error) {
 	if in.Chains != "" {

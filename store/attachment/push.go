@@ -1,23 +1,18 @@
 package attachment
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
 
 	"lighter/format/attached"
+	"lighter/registries/push"
 )
-
-// uploadsAtOnce is how many blobs are pushed at a time.
-const uploadsAtOnce = 4
 
 // Target is a repository that is pushed to (registry.Destination).
 type Target interface {
@@ -46,7 +41,7 @@ func (m *Made) push(ctx context.Context, to Target, subject v1.Descriptor,
 	publish func(context.Context, v1.Descriptor, []byte) error) (digest.Digest, error) {
 	manifest, err := attached.Manifest(&m.Contents, m.envelope, subject)
 	if err == nil {
-		err = m.pushBlobs(ctx, to)
+		err = push.Blobs(ctx, to.Blob, m.blobs())
 	}
 	d := v1.Descriptor{MediaType: v1.MediaTypeImageManifest, Digest: digest.FromBytes(manifest),
 		Size: int64(len(manifest))}
@@ -59,25 +54,15 @@ func (m *Made) push(ctx context.Context, to Target, subject v1.Descriptor,
 	return d.Digest, nil
 }
 
-func (m *Made) pushBlobs(ctx context.Context, to Target) error {
-	config, text := attached.Config()
-	envelope := v1.Descriptor{MediaType: attached.MediaTypeEnvelope, Digest: digest.FromBytes(m.envelope),
-		Size: int64(len(m.envelope))}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(uploadsAtOnce)
-	for d, b := range map[*v1.Descriptor][]byte{&config: text, &envelope: m.envelope} {
-		group.Go(func() error {
-			return to.Blob(ctx, *d, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil })
-		})
+// blobs returns what the artifact's manifest names.
+func (m *Made) blobs() []push.Blob {
+	_, config := attached.Config()
+	all := []push.Blob{push.Bytes(v1.MediaTypeEmptyJSON, config), push.Bytes(attached.MediaTypeEnvelope, m.envelope)}
+	for _, d := range m.Contents.Blobs() {
+		all = append(all, push.Blob{Descriptor: d,
+			Open: func() (io.ReadCloser, error) { return os.Open(path(m.dir, d.Digest)) }})
 	}
-	blobs := m.Contents.Blobs()
-	slices.SortFunc(blobs, func(a, b v1.Descriptor) int { return bytes.Compare([]byte(a.Digest), []byte(b.Digest)) })
-	for _, d := range slices.CompactFunc(blobs, func(a, b v1.Descriptor) bool { return a.Digest == b.Digest }) {
-		group.Go(func() error {
-			return to.Blob(ctx, d, func() (io.ReadCloser, error) { return os.Open(path(m.dir, d.Digest)) })
-		})
-	}
-	return group.Wait()
+	return all
 }
 
 // Remove removes attached indexes of an image. It goes on after an error, and returns all of them.

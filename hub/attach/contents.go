@@ -1,0 +1,249 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/format/attached"
+	"lighter/format/chunk"
+	"lighter/format/compress"
+	"lighter/format/index"
+	"lighter/format/layer"
+	"lighter/format/layer/survey"
+	"lighter/format/tree"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	"lighter/hub/oci"
+	"lighter/hub/pull"
+	"lighter/registries/push"
+	"lighter/wire"
+)
+
+// mapPages is the number of cached pages of the extent map, of 5 kB each.
+const mapPages = 1024
+
+// make makes the contents. The tables are those of the newest index that is attached already, if it
+// is of the same tree.
+func (w *work) make(ctx context.Context, old []found) error {
+	var tables []v1.Descriptor
+	if len(old) > 0 {
+		w.contents.Version = old[0].contents.Version + 1
+		if c := old[0].contents; c.Tree == w.contents.Tree && c.Chain == w.contents.Chain &&
+			c.Format == w.contents.Format && len(c.Tables) == len(w.layers) {
+			tables = c.Tables
+		}
+	}
+	var places []layer.Places
+	for i := range w.layers {
+		table, err := w.table(ctx, i, tables)
+		if err != nil {
+			return fmt.Errorf("%s: %w", &w.layers[i], err)
+		}
+		places = append(places, table)
+	}
+	extents, closeExtents, err := w.index(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = closeExtents() }() // only read
+	made, err := w.startups(ctx, extents)
+	if err != nil {
+		return err
+	}
+	refs := func(fn func(i int64, ref chunk.Ref) error) error {
+		for i := range extents.Extents {
+			x, err := extents.Extent(i)
+			if err == nil {
+				err = fn(i, chunk.Ref{ID: x.ID, Length: x.Length})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	plain, err := layer.Locations(w.image.Tree, refs, places, made)
+	if err != nil {
+		return err
+	}
+	w.contents.Locations, err = w.write(attached.MediaTypeLocations, func(to io.Writer) error {
+		z := compress.IndexEncoder(to, int64(len(plain)))
+		_, err := z.Write(plain)
+		return errors.Join(err, z.Close())
+	})
+	return err
+}
+
+// table gets the table of a layer: one of those that are attached, if there are any, or one that is
+// made by reading the layer.
+func (w *work) table(ctx context.Context, i int, attachedOnes []v1.Descriptor) (places layer.Places, err error) {
+	fill := func(to io.Writer) error { return w.survey(ctx, &w.layers[i], to) }
+	if attachedOnes != nil {
+		fill = func(to io.Writer) error { return w.fetch(ctx, attachedOnes[i], to) }
+	}
+	d, err := w.write(attached.MediaTypeTable, fill)
+	if attachedOnes != nil && isNotFound(err) { // the registry has lost it
+		d, err = w.write(attached.MediaTypeTable, func(to io.Writer) error { return w.survey(ctx, &w.layers[i], to) })
+	}
+	if err != nil {
+		return places, err
+	}
+	w.contents.Tables = append(w.contents.Tables, d)
+	file, err := os.Open(w.path(d.Digest))
+	if err != nil {
+		return places, err
+	}
+	defer file.Close() // only read
+	table, err := layer.OpenTable(file, d.Size)
+	if err == nil {
+		places, err = table.Places()
+	}
+	return places, err
+}
+
+func (w *work) fetch(ctx context.Context, d v1.Descriptor, to io.Writer) error {
+	from := w.from.Blob(ctx, d.Digest.String(), d.Size)
+	_, err := io.Copy(to, from)
+	if err = errors.Join(err, from.Close()); err != nil {
+		err = fmt.Errorf("%w: %w", pull.ErrSource, err)
+	}
+	return err
+}
+
+// survey makes the table of a layer. Its bytes are compared with the digests in the image's
+// manifest and config.
+func (w *work) survey(ctx context.Context, l *oci.Layer, to io.Writer) error {
+	from := &source{ReadCloser: w.from.Blob(ctx, l.Digest, l.Size),
+		progress: w.job.Step("survey", wire.ShortDigest(l.Digest), l.Size).Add}
+	defer from.Close() // only read
+	s, err := survey.Read(from, w.Limits, func(*tree.Entry) error { return nil })
+	switch {
+	case from.err != nil:
+		return fmt.Errorf("%w: %w", pull.ErrSource, from.err)
+	case err != nil:
+		return err
+	case "sha256:"+s.Blob.String() != l.Digest || "sha256:"+s.DiffID.String() != l.DiffID:
+		return fmt.Errorf("its bytes have the digest sha256:%s and the diffID sha256:%s, the config says %s", s.Blob,
+			s.DiffID, l.DiffID)
+	}
+	_, err = s.Table.WriteTo(to)
+	return err
+}
+
+// source is a layer that is read. It keeps the error of its registry: other errors are about what
+// the layer has.
+type source struct {
+	io.ReadCloser
+	progress func(n int)
+	err      error
+}
+
+func (s *source) Read(b []byte) (int, error) {
+	n, err := s.ReadCloser.Read(b)
+	s.progress(n)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
+}
+
+// index copies the tree's index as the hub stores it, and opens its extents.
+func (w *work) index(ctx context.Context) (extents *index.Map, closeExtents func() error, err error) {
+	o, err := w.Objects.Open(ctx, objects.IndexKey(w.image.Tree))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer o.Close() // only read
+	if w.contents.Index, err = w.write(attached.MediaTypeIndex, func(to io.Writer) error {
+		_, err := io.Copy(to, o)
+		return err
+	}); err != nil {
+		return nil, nil, err
+	}
+	stored, err := os.Open(w.path(w.contents.Index.Digest))
+	if err != nil {
+		return nil, nil, err
+	}
+	plain, err := compress.ReadCloser(stored)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer plain.Close() // only read
+	file, err := os.CreateTemp(w.dir, "extents-*")
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err = index.Receive(plain, w.image.Tree, file, io.Discard); err == nil {
+		extents, err = index.OpenMap(file, w.image.Tree, index.NewPages(mapPages))
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return extents, file.Close, nil
+}
+
+// startups returns the startup packs of the tree's layout, and adds their blobs.
+func (w *work) startups(ctx context.Context, extents *index.Map) (made layer.Startups, err error) {
+	l, err := w.Catalog.Starts.Layout(ctx, w.image.Tree)
+	if errors.Is(err, catalog.ErrNotFound) {
+		err = fmt.Errorf("%w: %w", objects.ErrNotFound, err) // the tree was removed meanwhile
+	}
+	if err != nil {
+		return made, err
+	}
+	w.image.Startup = l.Startup
+	locations, err := w.Objects.ReadLocations(ctx, l.Locations, w.image.Tree, extents.Extents)
+	if err != nil {
+		return made, err
+	}
+	made.Packs, made.Units = locations.Startups(), map[chunk.ID]chunk.Unit{}
+	laid := map[chunk.ID]bool{}
+	for _, p := range made.Packs {
+		laid[p.Pack] = true
+		key := objects.PackKey(p.Pack)
+		size, err := w.Objects.Size(ctx, key)
+		if err != nil {
+			return made, err
+		}
+		d := v1.Descriptor{MediaType: attached.MediaTypePack, Digest: digest.Digest("sha256:" + p.Pack.String()), Size: size}
+		w.contents.Packs = append(w.contents.Packs, attached.Pack{Blob: d, Units: p.Units})
+		w.blobs = append(w.blobs, push.Blob{Descriptor: d,
+			Open: func() (io.ReadCloser, error) { return w.Objects.Open(ctx, key) }})
+	}
+	return made, locations.Each(func(i int64, u chunk.Unit) error {
+		if !laid[u.Pack] {
+			return nil
+		}
+		x, err := extents.Extent(i)
+		made.Units[x.ID] = u
+		return err
+	})
+}
+
+// path returns the file of a blob.
+func (w *work) path(d digest.Digest) string { return filepath.Join(w.dir, d.Encoded()) }
+
+// write writes a blob to a file that has its digest as name, and adds it.
+func (w *work) write(mediaType string, fill func(to io.Writer) error) (d v1.Descriptor, err error) {
+	file, err := os.CreateTemp(w.dir, "blob-*")
+	if err != nil {
+		return d, err
+	}
+	sum := digest.SHA256.Digester()
+	err = fill(io.MultiWriter(file, sum.Hash()))
+	size, seekErr := file.Seek(0, io.SeekCurrent)
+	if err = errors.Join(err, seekErr, file.Close()); err != nil {
+		return d, err
+	}
+	d = v1.Descriptor{MediaType: mediaType, Digest: sum.Digest(), Size: size}
+	w.blobs = append(w.blobs, push.Blob{Descriptor: d,
+		Open: func() (io.ReadCloser, error) { return os.Open(w.path(d.Digest)) }})
+	return d, os.Rename(file.Name(), w.path(d.Digest))
+}

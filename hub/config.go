@@ -79,7 +79,7 @@ type Config struct {
 
 	Quota []quota.Quota `toml:"quota" comment:"Quotas, as tables [[quota]] with domain, prefix and bytes. An image that would exceed a quota is refused when it is pushed or added."`
 
-	Registries []registries.Registry `toml:"registry" comment:"Other registries that the hub reads, as tables [[registry]] with host and what the hub needs for it: private, plain_http, ca, requests_per_second, connections, and one of logins, helper, plugin, username with password_file, and token_file; or that clients may read them (pull_through) or push to them (push_names) through the hub. Other registries need no table."`
+	Registries []registries.Registry `toml:"registry" comment:"Other registries that the hub reads, as tables [[registry]] with host and what the hub needs for it: private, plain_http, ca, requests_per_second, connections, and one of logins, helper, plugin, username with password_file, and token_file; or that clients may read them (pull_through) or push to them (push_names) through the hub, or that the hub attaches indexes to images there (attach). Other registries need no table."`
 
 	Wishlists []wishlist.List `toml:"wishlist" comment:"Lists of images of other registries that the hub keeps as these have them, as tables [[wishlist]] with name, file, urls, images or registries, every_minutes, platforms, by_rules and domain. Users can add further lists (lighter wishlist add, lighter sync)."`
 

@@ -16,7 +16,7 @@
 // others are asked.
 //
 // Hazard: a registry names its token server, which gets the login. So give each registry a login of
-// its own, which can only read.
+// its own, which can only read, unless the hub attaches indexes there.
 package registries
 
 import (

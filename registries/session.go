@@ -28,8 +28,9 @@ const (
 	renewBefore = 0.2
 )
 
-// Session sends requests to a registry as a user of it. It logs in before the first request. It adds the credentials only to requests to the registry itself: other hosts, to which
-// the registry redirects, get none. It is safe for concurrent use.
+// Session sends requests to a registry as a user of it. It logs in before the first request. It
+// adds the credentials only to requests to the registry itself: other hosts, to which the registry
+// redirects, get none. It is safe for concurrent use.
 type Session struct {
 	registry   name.Registry
 	scope      string   // empty: no token is asked for

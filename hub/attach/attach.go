@@ -44,7 +44,7 @@ const (
 	// pause is Service.Pause.
 	pause = time.Hour
 	// patience is how long an index with an older layout is left as it is while the layout goes on
-	// to change.
+	// to change, and the longest pause between two attempts.
 	patience = 24 * time.Hour
 )
 
@@ -66,8 +66,8 @@ type Service struct {
 	// LookEvery is the time between two looks for images to attach an index to. It is set before
 	// Run.
 	LookEvery time.Duration
-	// Pause is the time from one index of an image to the next one, at least, and to the next
-	// attempt after an error of the registry. It is set before Run.
+	// Pause is the time from one index of an image to the next one, at least, and from an error of
+	// the registry to the next attempt. It is set before Run.
 	Pause time.Duration
 }
 
@@ -174,14 +174,14 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 		if err == nil {
 			j.Result, err = json.Marshal(result{i.Startup, artifact})
 		}
-		return s.retried(err)
+		return s.retried(err, time.Since(j.Created))
 	}
 	return nil // the image was removed, or the configuration has changed
 }
 
 // retried returns an error so that the job is tried again, if the error may pass by itself or by a
-// change in the registry.
-func (s *Service) retried(err error) error {
+// change in the registry. The pauses grow with the age of the job.
+func (s *Service) retried(err error, age time.Duration) error {
 	rest := (*registries.RestError)(nil)
 	switch {
 	case errors.As(err, &rest):
@@ -189,7 +189,7 @@ func (s *Service) retried(err error) error {
 	case errors.Is(err, pull.ErrGone):
 		return err
 	case errors.Is(err, pull.ErrSource), errors.Is(err, objects.ErrNotFound): // a layout was replaced meanwhile
-		return &jobs.RetryError{Err: err, After: s.Pause}
+		return &jobs.RetryError{Err: err, After: max(s.Pause, min(age, patience))}
 	}
 	return err
 }

@@ -212,7 +212,8 @@ func (w *work) startups(ctx context.Context, extents *index.Map) (made layer.Sta
 		if err != nil {
 			return made, err
 		}
-		d := v1.Descriptor{MediaType: attached.MediaTypePack, Digest: digest.Digest("sha256:" + p.Pack.String()), Size: size}
+		d := v1.Descriptor{MediaType: attached.MediaTypePack, Size: size,
+			Digest: digest.NewDigestFromEncoded(digest.SHA256, p.Pack.String())}
 		w.contents.Packs = append(w.contents.Packs, attached.Pack{Blob: d, Units: p.Units})
 		w.blobs = append(w.blobs, push.Blob{Descriptor: d,
 			Open: func() (io.ReadCloser, error) { return w.Objects.Open(ctx, key) }})

@@ -26,7 +26,7 @@ func (q *Jobs) OpenOf(ctx context.Context, kind string) ([]Job, error) {
 		`SELECT `+jobColumns+` FROM jobs WHERE kind = ? AND `+openJob, kind)
 }
 
-// LastOf returns the last job of a kind for each key, ended ones included, until they are forgotten.
+// LastOf returns the last job of a kind for each key, also if it has ended and is not forgotten.
 func (q *Jobs) LastOf(ctx context.Context, kind string) (map[string]Job, error) {
 	last := map[string]Job{}
 	for j, err := range database.Rows(ctx, q.db.Read, (*Job).fields,

@@ -47,8 +47,8 @@ func (d *Destination) Blob(ctx context.Context, blob ocispec.Descriptor, open fu
 	return d.upload(ctx, blob.Digest, upload{blob, open})
 }
 
-// Mount pushes a blob as Blob does. If from is another repository of the same registry, the registry
-// is asked to take the blob from there.
+// Mount pushes a blob as Blob does. If from is another repository of the same registry, the
+// registry is asked to take the blob from there.
 func (d *Destination) Mount(ctx context.Context, blob ocispec.Descriptor, from name.Reference,
 	open func() (io.ReadCloser, error)) error {
 	if from.Context().RegistryStr() != d.ref.Context().RegistryStr() {
@@ -115,8 +115,8 @@ func (d *Destination) put(ctx context.Context, ref name.Reference, m ocispec.Des
 // Repository returns HOST[:PORT]/PATH of the destination.
 func (d *Destination) Repository() string { return d.ref.Context().Name() }
 
-// Referrers lists the manifests of a type that refer to subject, as the registry or, where it has no
-// referrers API, the list under a tag has them. Nothing of it is verified.
+// Referrers lists the manifests of a type that refer to subject, as the registry has them or, where
+// it has no referrers API, the list under a tag. Nothing of it is verified.
 func (d *Destination) Referrers(ctx context.Context, subject digest.Digest, artifactType string) (
 	all []ocispec.Descriptor, err error) {
 	options := append(slices.Clip(d.options), remote.WithContext(ctx), remote.WithFilter("artifactType", artifactType))

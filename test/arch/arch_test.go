@@ -64,15 +64,18 @@ format/soci: format/chunk format/deflate format/layer format/tree
 format/stargz: format/chunk format/compress format/layer format/tree
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: buildinfo bytesize format/index format/tree hub/access hub/admin hub/answer hub/away hub/blobs hub/catalog
+hub: buildinfo bytesize format/index format/tree hub/access hub/admin hub/answer hub/attach hub/away hub/blobs hub/catalog
 	hub/collect hub/encoder hub/events hub/expiry hub/export hub/fsck hub/holders hub/hooks hub/images hub/ingest
 	hub/jobs hub/names hub/objects hub/outage hub/publish hub/pull hub/pullthrough hub/pushthrough hub/quota
 	hub/registries hub/registry hub/report hub/retention hub/rootdir hub/serve hub/space hub/startup hub/uploads
-	hub/upstream hub/verify hub/wants hub/wishlist logqueue renewed socket wire wire/pattern | hub/backup mirror
-	store store/origin wire/client
+	hub/upstream hub/verify hub/wants hub/wishlist logqueue renewed socket wire wire/pattern | format/attached
+	format/compress format/layer format/pack hub/backup mirror registries store store/attachment store/origin
+	store/repository wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/away hub/catalog hub/objects hub/pull hub/registry hub/report wire
+hub/attach: format/attached format/chunk format/compress format/index format/layer format/layer/survey format/tree
+	hub/catalog hub/jobs hub/objects hub/oci hub/pull hub/registries hub/startup registries/push sleep wire
 hub/away: sleep
 hub/backup: durable format/chunk hub/catalog hub/objects hub/rootdir sleep wire | hub/registry
 hub/blobs: hub/away hub/catalog hub/images hub/oci hub/registry hub/report hub/upstream wire
@@ -104,7 +107,7 @@ hub/pull: hub/oci hub/registry hub/report registries sleep wire
 hub/pullthrough: hub/oci hub/pull hub/registry hub/report wire wire/pattern
 hub/pushthrough: hub/oci hub/pullthrough hub/registries hub/registry hub/report hub/uploads sleep wire
 hub/quota: bytesize hub/catalog hub/oci hub/registry wire
-hub/registries: hub/pull public registries wire
+hub/registries: hub/pull public registries registries/push wire wire/pattern
 hub/registry: hub/away hub/registry/bucket hub/report sleep wire
 hub/registry/bucket: hub/objects
 hub/report: wire
@@ -197,6 +200,7 @@ nodejobs: sleep
 proc:
 public: wire
 registries: public renewed sleep wire
+registries/push:
 renewed:
 sleep:
 socket: proc
@@ -207,7 +211,7 @@ store/attachment: format/attached format/chunk format/compress format/erofs form
 store/conversion: durable format/chunk format/compress format/soci format/stargz format/tree store/registry
 store/disk: durable format/chunk store
 store/origin: format/chunk format/compress format/index format/pack format/trace proc sleep store wire wire/client
-store/registry: registries store/repository wire
+store/registry: registries registries/push store/repository wire
 store/repository: format/chunk registries sleep store
 test/arch:
 test/compat: | durable hub hub/events hub/hooks node/binds node/control node/directory node/fuse node/prefetch node/resolver node/trees

@@ -2,16 +2,13 @@ package hub_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -30,7 +27,6 @@ import (
 	"lighter/store/attachment"
 	"lighter/store/repository"
 	"lighter/test/testkit/eventually"
-	"lighter/test/testkit/tarball"
 	"lighter/wire"
 )
 
@@ -255,152 +251,5 @@ func TestIndexIsAttached(t *testing.T) {
 	h.attachJob(u, "physics/a", id, func(j catalog.Job) bool { return isDone(j) && j.N > last.N })
 	if more := u.requests("PUT "); len(more) != puts {
 		t.Errorf("an index that has not changed is pushed again: %q", more[puts:])
-	}
-}
-
-// The job of an image says what is wrong. It reads no layer if the hub must not push.
-func TestIndexThatCannotBeAttached(t *testing.T) {
-	t.Parallel()
-	big := tarball.Of(tarball.File("big", noise(5, 9<<20)))
-	z, _ := zstd.NewWriter(nil)
-	single := fakeImage{layers: []fakeLayer{{tar: big, blob: z.EncodeAll(big, nil),
-		mediaType: v1.MediaTypeImageLayerZstd}}}
-	refuse := func(method, part string, status int) guard {
-		return func(w http.ResponseWriter, req *http.Request) bool {
-			if req.Method != method || !strings.Contains(req.URL.Path, part) {
-				return false
-			}
-			w.WriteHeader(status)
-			return true
-		}
-	}
-	for name, c := range map[string]struct {
-		image  fakeImage
-		guard  guard
-		state  func(catalog.Job) bool
-		want   string
-		passes bool // the job ends without the guard
-	}{
-		"refused": {image(upperTar), refuse("POST", "/blobs/uploads", 403), isToldWhy,
-			"attach needs the right to push to this repository", true},
-		"full": {image(upperTar), refuse("PUT", "/manifests/", 507), isToldWhy, "507", true},
-		"away": {image(upperTar), refuse("POST", "/blobs/uploads", 503), isToldWhy, "503", true},
-		"gone": {image(upperTar), refuse("GET", "/manifests/sha256:", 404), isFailed, "the registry does not have it",
-			false},
-		"one frame": {single, nil, isFailed, "layer 1 of 1", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			u := startUpstream(t)
-			c0 := hubConfig(t)
-			attachesTo(u)(&c0)
-			h := openHub(t, c0)
-			h.Attacher().LookEvery, h.Attacher().Pause = time.Hour, 100*time.Millisecond
-			waiting := runHub(t, h)
-			id := u.client(waiting).push("physics/a:1", c.image)
-			got := waiting.added(wire.Add{Source: "docker://" + u.host() + "/physics/a:1"})
-			waiting.stop()
-			u.guardBy(c.guard)
-			before := len(u.requests("GET /v2/physics/a/blobs/"))
-			again := runAttaching(t, c0)
-			j := again.attachJob(u, "physics/a", id, c.state)
-			if !strings.Contains(j.Error, c.want) {
-				t.Errorf("the job says %q, want %q", j.Error, c.want)
-			}
-			if more := u.requests("GET /v2/physics/a/blobs/"); name == "refused" && len(more) > before {
-				t.Errorf("blobs are read that do not help: %q", more[before:])
-			}
-			u.guardBy(nil)
-			if !c.passes {
-				time.Sleep(300 * time.Millisecond) // some looks
-				if last := again.attachJob(u, "physics/a", id, isFailed); last.N != j.N {
-					t.Errorf("job %d follows the failed one", last.N)
-				}
-				return
-			}
-			again.attachJob(u, "physics/a", id, isDone)
-			if _, found := again.found(u, "physics/a", got); len(found) != 1 {
-				t.Errorf("a node finds %d indexes, want 1", len(found))
-			}
-		})
-	}
-}
-
-// A hub that ends while it attaches an index does so after its restart.
-func TestHubEndsWhileItAttaches(t *testing.T) {
-	t.Parallel()
-	for _, method := range []string{"GET", "PUT"} {
-		t.Run(method, func(t *testing.T) {
-			t.Parallel()
-			u := startUpstream(t)
-			h := attachingHub(t, u)
-			id := u.client(h).push("physics/a:1", image(lowerTar))
-			manifest, _, _ := image(lowerTar).build()
-			at, begun := "/blobs/"+manifest.Layers[0].Digest.String(), make(chan struct{}, 10)
-			if method == "PUT" {
-				at = "/manifests/sha256"
-			}
-			reads := 0
-			u.guardBy(func(_ http.ResponseWriter, req *http.Request) bool {
-				if req.Method != method || !strings.Contains(req.URL.Path, at) {
-					return false
-				}
-				if reads++; method == "GET" && reads == 1 { // the ingestion
-					return false
-				}
-				_, _ = io.Copy(io.Discard, req.Body) // otherwise the server does not see that the client leaves
-				begun <- struct{}{}
-				<-req.Context().Done()
-				return true
-			})
-			got := h.added(wire.Add{Source: "docker://" + u.host() + "/physics/a:1"})
-			<-begun
-			h.stop()
-			u.guardBy(nil)
-			again := runAttaching(t, h.config)
-			again.attachJob(u, "physics/a", id, isDone)
-			in, found := again.found(u, "physics/a", got)
-			if len(found) != 1 {
-				t.Fatalf("a node finds %d indexes, want 1", len(found))
-			}
-			wantReadable(t, in, found[0].Contents, manifest.Layers)
-			for _, file := range files(t, h.config.Root) {
-				if strings.Contains(file, "attach-") {
-					t.Errorf("a temporary file is left: %s", file)
-				}
-			}
-		})
-	}
-}
-
-// What others have attached stays, and is not taken for the hub's.
-func TestIndexOfOthersStays(t *testing.T) {
-	t.Parallel()
-	u := startUpstream(t)
-	h := attachingHub(t, u)
-	client := u.client(h)
-	id := client.push("physics/a:1", image(upperTar))
-	client.pushBlob("physics/a", v1.DescriptorEmptyJSON.Data)
-	envelope := []byte(`{"payloadType": "application/vnd.lighter.contents.v1+json", "payload": "e30=", "signatures": []}`)
-	client.pushBlob("physics/a", envelope)
-	subject := v1.Descriptor{MediaType: v1.MediaTypeImageManifest, Digest: id, Size: 1}
-	other := v1.Manifest{MediaType: v1.MediaTypeImageManifest, ArtifactType: attached.ArtifactType,
-		Config: v1.DescriptorEmptyJSON, Subject: &subject, Layers: []v1.Descriptor{{Digest: digest.FromBytes(envelope),
-			MediaType: attached.MediaTypeEnvelope, Size: int64(len(envelope))}}}
-	other.SchemaVersion = 2
-	b, _ := json.Marshal(other) // plain data
-	theirs := client.pushManifest("physics/a", digest.FromBytes(b).String(), other.MediaType, other)
-	list := v1.Index{MediaType: v1.MediaTypeImageIndex, Manifests: []v1.Descriptor{{MediaType: other.MediaType,
-		ArtifactType: attached.ArtifactType, Digest: theirs, Size: int64(len(b))}}}
-	list.SchemaVersion = 2
-	tag := strings.Replace(id.String(), ":", "-", 1)
-	client.pushManifest("physics/a", tag, list.MediaType, list)
-	h.added(wire.Add{Source: "docker://" + u.host() + "/physics/a:1"})
-	h.attachJob(u, "physics/a", id, isDone)
-	status, b, _ := client.do("GET", "/v2/physics/a/manifests/"+tag, nil, "Accept", v1.MediaTypeImageIndex)
-	var now v1.Index
-	if err := json.Unmarshal(b, &now); err != nil || status != 200 || len(now.Manifests) != 2 ||
-		now.Manifests[0].Digest != theirs {
-		t.Errorf("what refers to the image: %d, %s, want two, and the other one first", status, b)
 	}
 }

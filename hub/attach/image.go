@@ -126,7 +126,7 @@ func (w *work) find(ctx context.Context) (all []found, err error) {
 	}
 	for _, d := range listed[:min(len(listed), maxFound)] {
 		c, err := w.open(ctx, d, keys)
-		if err != nil {
+		if err != nil && !isNotFound(err) { // a list under a tag may name what was deleted
 			return nil, fmt.Errorf("%w: attached index %s: %w", pull.ErrSource, d.Digest, err)
 		}
 		switch {

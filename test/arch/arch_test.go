@@ -206,8 +206,8 @@ sleep:
 socket: proc
 store: format/chunk format/pack sleep
 store/attachment: format/attached format/chunk format/compress format/erofs format/guess format/index
-	format/layer format/layer/survey format/pack format/plan format/trace format/tree store store/registry
-	store/repository
+	format/layer format/layer/survey format/pack format/plan format/trace format/tree registries/push store
+	store/registry store/repository
 store/conversion: durable format/chunk format/compress format/soci format/stargz format/tree store/registry
 store/disk: durable format/chunk store
 store/origin: format/chunk format/compress format/index format/pack format/trace proc sleep store wire wire/client
@@ -223,7 +223,7 @@ test/e2e/buildkit: | install node/front/containerd wire
 test/e2e/commands: | mirror wire wire/client
 test/e2e/containers: | node/control
 test/e2e/converters:
-test/e2e/direct: | node/report
+test/e2e/direct: | node/report sleep
 test/e2e/docker: | install node/doctor node/report wire
 test/e2e/hubs: | install install/pullthrough wire
 test/e2e/kubernetes: | node/preheat node/pullsecrets node/report nodejobs wire/client

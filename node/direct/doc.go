@@ -1,17 +1,19 @@
 // Package direct starts images lazily from their registry, without a hub, if their layers have
-// tables of contents (eStargz and zstd:chunked), or if the image has a SOCI index.
+// tables of contents (eStargz and zstd:chunked), or if the image has a SOCI index or an attached
+// index (package attached).
 //
-// It reads an image's tables, makes the tree and its index on this machine, and signs the
-// statements about them with a key of its own (Answerer). The chunks are ranges of the original
-// layers (package layer), which its Source reads from the registry. All else is as with a hub: the
-// same mounts, cache, prefetching and take-over.
+// It reads an image's tables, and makes the tree and its index on this machine; those of an
+// attached index it fetches. It signs the statements about them with a key of its own (Answerer).
+// The chunks are in startup packs of an attached index, or ranges of the original layers (package
+// layer), which its Source reads from the registry. All else is as with a hub: the same mounts,
+// cache, prefetching and take-over.
 //
 // Nothing binds a table to a diffID, and runtimes share snapshots by diffIDs. So the package
 // promises that an image is only answered if the operator trusts its repository for this
 // (Config.Tables), or if this node has read all of its layers, and found in them what the tables
 // say (Config.Verified). It reads the layers of all images that it has answered, in the background
 // (Verify). A tree of which it finds that a layer differs is Refused from then on, also after a
-// restart.
+// restart. An attached index counts if one of Config.Keys has signed it.
 //
 // It also promises that the registry has let this node read the image's manifest. A layer without a
 // table, or with one that contradicts itself, makes the image unknown here: it is pulled as usual.

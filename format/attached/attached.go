@@ -49,7 +49,10 @@ const (
 // Bounds of an artifact.
 const (
 	MaxEnvelope = 4 << 20 // bytes
-	MaxLayers   = 1000
+	// maxInline bounds an envelope that the manifest has, too, in bytes: readers save a request.
+	// Registries need not accept manifests of more than 4 MiB.
+	maxInline = 64 << 10
+	MaxLayers = 1000
 	// maxBlob bounds each blob, in bytes.
 	maxBlob = 4 << 30
 )
@@ -168,9 +171,11 @@ func Manifest(c *Contents, envelope []byte, subject v1.Descriptor) ([]byte, erro
 	config, _ := Config()
 	m := v1.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest,
 		ArtifactType: ArtifactType, Config: config}
-	m.Layers = append(m.Layers, v1.Descriptor{MediaType: MediaTypeEnvelope, Digest: digest.FromBytes(envelope),
-		Size: int64(len(envelope))})
-	m.Layers = append(m.Layers, c.Blobs()...)
+	first := v1.Descriptor{MediaType: MediaTypeEnvelope, Digest: digest.FromBytes(envelope), Size: int64(len(envelope))}
+	if len(envelope) <= maxInline {
+		first.Data = envelope
+	}
+	m.Layers = append(append(m.Layers, first), c.Blobs()...)
 	if subject.Size > 0 {
 		m.Subject = &subject
 	}
@@ -182,7 +187,8 @@ func Manifest(c *Contents, envelope []byte, subject v1.Descriptor) ([]byte, erro
 }
 
 // EnvelopeOf returns the descriptor of the envelope that the manifest of an untrusted artifact
-// names, and the digest of its subject; empty: it has none.
+// names, and the digest of its subject; empty: it has none. The descriptor has the envelope itself
+// (Data) if it is small.
 func EnvelopeOf(manifest []byte) (envelope v1.Descriptor, subject digest.Digest, err error) {
 	var m v1.Manifest
 	if err := json.Unmarshal(manifest, &m); err != nil {
@@ -196,6 +202,10 @@ func EnvelopeOf(manifest []byte) (envelope v1.Descriptor, subject digest.Digest,
 	if envelope.Digest.Validate() != nil || envelope.Size < 1 || envelope.Size > MaxEnvelope {
 		return envelope, "", fmt.Errorf("read the manifest of an attached index: its envelope %q has %d bytes, "+
 			"want at most %d", envelope.Digest, envelope.Size, MaxEnvelope)
+	}
+	if len(envelope.Data) > 0 && (int64(len(envelope.Data)) != envelope.Size ||
+		envelope.Digest.Algorithm().FromBytes(envelope.Data) != envelope.Digest) {
+		return envelope, "", errors.New("read the manifest of an attached index: its data is not the envelope")
 	}
 	if m.Subject != nil {
 		subject = m.Subject.Digest

@@ -154,6 +154,8 @@ func TestEnvelopeOf(t *testing.T) {
 		"another blob":    func(m *v1.Manifest) { m.Layers = m.Layers[1:] },
 		"a long envelope": func(m *v1.Manifest) { m.Layers[0].Size = MaxEnvelope + 1 },
 		"no digest":       func(m *v1.Manifest) { m.Layers[0].Digest = "x" },
+		"other data":      func(m *v1.Manifest) { m.Layers[0].Data[0] ^= 1 },
+		"shorter data":    func(m *v1.Manifest) { m.Layers[0].Data = m.Layers[0].Data[1:] },
 	} {
 		var m v1.Manifest
 		if err := json.Unmarshal(b, &m); err != nil {

@@ -269,10 +269,12 @@ func (m *answerer) answer(ctx context.Context, p place, formats []format) (*reso
 		}
 		return m.signed(p, im.DiffIDs, tree), nil
 	}
+	listed := list(ctx, from, p.Manifest, formats) // while manifest and config are read
 	im, err := readImage(ctx, from, p.Manifest)
 	if err != nil {
 		return nil, err
 	}
+	im.listed = listed
 	tree, err := m.make(ctx, from, im, formats)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
@@ -34,6 +36,28 @@ func (m *Images) hasKeys(string) error {
 	return nil
 }
 
+// list begins to list what may be an attached index, if one of the formats is that, and returns what
+// waits for the list. It ends with ctx.
+func list(ctx context.Context, from *repository.Repository, image digest.Digest, formats []format) func() (
+	[]v1.Descriptor, error) {
+	if !slices.ContainsFunc(formats, func(f format) bool { return f.tables == nil }) {
+		return nil
+	}
+	type result struct {
+		all []v1.Descriptor
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		all, err := attachment.Listed(ctx, from, image)
+		done <- result{all, err}
+	}()
+	return sync.OnceValues(func() ([]v1.Descriptor, error) {
+		r := <-done
+		return r.all, r.err
+	})
+}
+
 // makeAttached is format.make of attached indexes. It fetches what was made elsewhere: the newest
 // index that a known key has signed.
 func makeAttached(
@@ -51,7 +75,11 @@ func makeAttached(
 		chains = append(chains, in)
 	}
 	chain := identity.ChainID(slices.Clone(im.diffIDs)).String()
-	found, refused, err := attachment.Find(ctx, from, im.digest, chain, chains, m.config.Keys)
+	listed, err := im.listed()
+	if err != nil {
+		return made{}, err
+	}
+	found, refused, err := attachment.Among(ctx, from, listed, im.digest, chain, chains, m.config.Keys)
 	if err != nil {
 		return made{}, err
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"lighter/format/attached"
 	"lighter/format/chunk"
@@ -72,11 +73,12 @@ func (m *Images) make(
 	defer m.making.Release(1)
 	checking, stop := context.WithCancel(ctx)
 	defer stop()
-	ranges := make(chan error, 1)
-	go func() { ranges <- checkRanges(checking, from, im.layers) }() // ends with this call, or by stop
+	answered := make(chan error, 1)
+	go func() { answered <- checkRanges(checking, from, im.layers) }() // ends with this call, or by stop
+	ranges := sync.OnceValue(func() error { return <-answered })
 	var missing reasons
 	for _, f := range formats {
-		id, err := m.makeAs(ctx, from, im, f, func() error { return <-ranges })
+		id, err := m.makeAs(ctx, from, im, f, ranges)
 		switch {
 		case err == nil:
 			return id, nil

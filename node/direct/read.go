@@ -30,8 +30,9 @@ type read struct {
 	digest      digest.Digest // of the manifest
 	annotations map[string]string
 	layers      []v1.Descriptor
-	diffIDs     []digest.Digest // of the layers
-	lower       bool            // layers are some of the lower ones
+	diffIDs     []digest.Digest                 // of the layers
+	lower       bool                            // layers are some of the lower ones
+	listed      func() ([]v1.Descriptor, error) // what may be an attached index
 }
 
 // readImage reads an image's manifest and config.

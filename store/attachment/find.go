@@ -32,6 +32,21 @@ type Found struct {
 // left out; err says that a registry could not be asked.
 func Find(ctx context.Context, from *repository.Repository, image digest.Digest, chain string,
 	others []*repository.Repository, keys []ed25519.PublicKey) (all []Found, refused, err error) {
+	listed, err := Listed(ctx, from, image)
+	if err != nil {
+		return nil, nil, err
+	}
+	return Among(ctx, from, listed, image, chain, others, keys)
+}
+
+// Listed returns what refers to an image, and may be an index.
+func Listed(ctx context.Context, from *repository.Repository, image digest.Digest) ([]v1.Descriptor, error) {
+	return from.Referrers(ctx, image, attached.ArtifactType)
+}
+
+// Among is Find, for callers that have the list already.
+func Among(ctx context.Context, from *repository.Repository, listed []v1.Descriptor, image digest.Digest,
+	chain string, others []*repository.Repository, keys []ed25519.PublicKey) (all []Found, refused, err error) {
 	look := func(in *repository.Repository, d v1.Descriptor, which string, subject digest.Digest) error {
 		f, err := open(ctx, in, d, which, subject, keys)
 		switch {
@@ -46,10 +61,6 @@ func Find(ctx context.Context, from *repository.Repository, image digest.Digest,
 			all = append(all, f)
 		}
 		return nil
-	}
-	listed, err := from.Referrers(ctx, image, attached.ArtifactType)
-	if err != nil {
-		return nil, nil, err
 	}
 	for _, d := range listed[:min(len(listed), maxFound)] {
 		if err := look(from, d, d.Digest.String(), image); err != nil {
@@ -87,9 +98,11 @@ func open(ctx context.Context, in *repository.Repository, d v1.Descriptor, which
 	case of != subject:
 		return f, wrong(fmt.Errorf("it refers to %q", of))
 	}
-	b, err := in.Blob(ctx, envelope, attached.MaxEnvelope)
-	if err != nil {
-		return f, err
+	b := envelope.Data
+	if len(b) == 0 {
+		if b, err = in.Blob(ctx, envelope, attached.MaxEnvelope); err != nil {
+			return f, err
+		}
 	}
 	if len(keys) == 0 {
 		keys = attached.Signers(b)

@@ -40,9 +40,10 @@ FILE of --key has an Ed25519 key in PEM form: one that "openssl genpkey -algorit
 or --make-key made, or a hub's key file.
 
 The artifact also has startup packs, which nodes fetch at once: what starts probably read,
-by the image's own files, and with --trace what recorded starts have read. FILE is what "lighter trace export" writes, and may name
-another image with some of the same files. An image that has an index already gets new
-startup packs, and its layers are not read again.
+by the image's own files, and with --trace what recorded starts have read. FILE is what
+"lighter trace record --output" or "lighter trace export" writes, and may be of another
+image with some of the same files. An image that has an index already gets new startup
+packs, and its layers are not read again.
 
 Copying tools copy the artifact only if they copy what refers to an image (oras cp -r,
 regctl image copy --referrers). Where the artifact is lost, attach it again.

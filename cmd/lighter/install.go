@@ -303,8 +303,13 @@ final place first, and outside of /home. The command writes the unit, and
 changed. With --config, the service uses that file. The service is enabled, and is
 started, or restarted, with --restart; containers continue meanwhile.
 
+Tables of contents of images in registries count only in repositories that --direct or
+--direct-verified names, and indexes that are attached to images only with --attached-key:
+none by default. A node that reads registries needs no hub (--hub "").
+
 --hub-service also installs a hub, with ` + deploy.HubConfig + `.`,
 		Example: `  sudo lighter install systemd --hub https://hub.example.org --hub-key ed25519:... --restart
+  sudo lighter install systemd --hub "" --attached-key ed25519:... --restart
   sudo lighter install systemd --config /srv/lighter/node.toml
   sudo lighter install systemd --hub-service --restart`,
 		Args: command.Exactly(),

@@ -94,7 +94,8 @@ func (h *testHub) found(u *upstream, name string, got wire.Image) (*repository.R
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	found, refused, err := attachment.Find(h.t.Context(), in, digest.Digest(got.Digest), got.Chain, nil, h.PublicKeys())
+	found, refused, err := attachment.Find(h.t.Context(), in, digest.Digest(got.Digest), got.Chain, nil,
+		attachment.Trust{Keys: h.PublicKeys()})
 	if err != nil || refused != nil {
 		h.t.Fatalf("a node that looks for an index: %v, %v", refused, err)
 	}

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -36,6 +37,10 @@ import (
 
 // ArtifactType is the artifact type of the manifest: what referrers are listed by.
 const ArtifactType = "application/vnd.lighter.index.v1"
+
+// AnnotationVersion is the annotation of the manifest that has the contents' version: a hint, by
+// which readers choose what to look at first.
+const AnnotationVersion = "vnd.lighter.version"
 
 // Media types of the blobs.
 const (
@@ -170,7 +175,8 @@ func Config() (v1.Descriptor, []byte) {
 func Manifest(c *Contents, envelope []byte, subject v1.Descriptor) ([]byte, error) {
 	config, _ := Config()
 	m := v1.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest,
-		ArtifactType: ArtifactType, Config: config}
+		ArtifactType: ArtifactType, Config: config, Annotations: map[string]string{
+			AnnotationVersion: strconv.Itoa(c.Version)}}
 	first := v1.Descriptor{MediaType: MediaTypeEnvelope, Digest: digest.FromBytes(envelope), Size: int64(len(envelope))}
 	if len(envelope) <= maxInline {
 		first.Data = envelope

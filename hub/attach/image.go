@@ -22,7 +22,7 @@ import (
 )
 
 // maxFound bounds the attached indexes of one image that are looked at.
-const maxFound = 16
+const maxFound = 64
 
 // work is the work on the index of an image.
 type work struct {
@@ -150,9 +150,11 @@ func (w *work) open(ctx context.Context, d v1.Descriptor, keys []ed25519.PublicK
 	if err != nil || subject != w.subject.Digest {
 		return nil, nil // somebody else's
 	}
-	b, err := w.from.Config(ctx, envelope) // any small blob
-	if err != nil {
-		return nil, err
+	b := envelope.Data
+	if len(b) == 0 {
+		if b, err = w.from.Config(ctx, envelope); err != nil { // any small blob
+			return nil, err
+		}
 	}
 	c, _, err := attached.Open(b, keys)
 	if err != nil || c.Manifest != w.subject.Digest {

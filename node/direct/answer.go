@@ -29,7 +29,7 @@ type answerer struct {
 var _ resolver.Answerer = (*answerer)(nil)
 
 // Formats returns the words for all formats, in the order in which they are looked for by default:
-// tables (eStargz, zstd:chunked), soci.
+// attached (an attached index), tables (eStargz, zstd:chunked), soci.
 func Formats() (words []string) {
 	for _, f := range formats {
 		words = append(words, f.word)
@@ -113,8 +113,7 @@ var (
 // chunk.ErrNotFound if the image has to be pulled as usual, and says why.
 func (m *answerer) Answer(ctx context.Context, q resolver.Request) (*resolver.Answer, error) {
 	name := q.Repository()
-	switch {
-	case q.Pulled == "" || name == "":
+	if q.Pulled == "" || name == "" {
 		return nil, errUnnamed
 	}
 	formats, err := m.counting(name)
@@ -123,7 +122,7 @@ func (m *answerer) Answer(ctx context.Context, q resolver.Request) (*resolver.An
 	}
 	// Pulls of the same image share one call, which does not end with the first of them.
 	key := fmt.Sprint(q.Pulled, " ", name, m.words)
-	answer, err := share(ctx, m.Images, key, func(ctx context.Context) (*resolver.Answer, error) {
+	answer, err := share(ctx, m.Images, key, makeTimeout, func(ctx context.Context) (*resolver.Answer, error) {
 		began := time.Now()
 		answer, err := m.answer(ctx, place{Repository: name, Manifest: digest.Digest(q.Pulled)}, formats)
 		if err != nil {
@@ -140,12 +139,13 @@ func (m *answerer) Answer(ctx context.Context, q resolver.Request) (*resolver.An
 	return answer, err
 }
 
-// share calls fn once for all callers that wait for the same key.
+// share calls fn once for all callers that wait for the same key. fn has the time limit, also if no
+// caller waits any more.
 func share[T any](
-	ctx context.Context, m *Images, key string, fn func(context.Context) (T, error),
+	ctx context.Context, m *Images, key string, limit time.Duration, fn func(context.Context) (T, error),
 ) (result T, err error) {
 	done := m.flights.DoChan(key, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 		defer cancel()
 		return fn(ctx)
 	})
@@ -193,18 +193,26 @@ func (m *answerer) Tree(ctx context.Context, chain string) (*index.Statement, er
 		n = layersOf(im.DiffIDs, chain)
 		return n > 0 && n == len(im.DiffIDs) && m.has(im) && m.isRight(im)
 	})
-	if !found { // of an image with layers above
+	// Of an image with layers above. Without tables, the lower layers are read as a whole.
+	for _, hasTables := range []bool{true, false} {
+		if found {
+			break
+		}
 		tree, im, found = m.kept.find(func(im *image) bool {
 			n = layersOf(im.DiffIDs, chain)
-			return n > 0 && m.has(im) && m.isRight(im)
+			return n > 0 && m.has(im) && m.isRight(im) && (formatOf(im.Format).tables != nil) == hasTables
 		})
 	}
 	if !found {
 		return nil, errChain
 	}
 	if n < len(im.DiffIDs) {
+		limit := makeTimeout
+		if formatOf(im.Format).tables == nil {
+			limit = surveyTime
+		}
 		var err error
-		if tree, err = share(ctx, m.Images, chain, func(ctx context.Context) (chunk.ID, error) {
+		if tree, err = share(ctx, m.Images, chain, limit, func(ctx context.Context) (chunk.ID, error) {
 			return m.makeLower(ctx, im, n)
 		}); err != nil {
 			return nil, fmt.Errorf("make the tree of chain %s, of the lower layers of a direct image: %w", chain, err)
@@ -256,7 +264,7 @@ func (m *answerer) answer(ctx context.Context, p place, formats []format) (*reso
 		return nil, err
 	}
 	isIt := func(im *image) bool {
-		return slices.Contains(im.Places, p) &&
+		return slices.Contains(im.Places, p) && (im.By == "" || m.isRight(im)) &&
 			slices.ContainsFunc(formats, func(f format) bool { return f.word == im.Format })
 	}
 	if tree, im, found := m.kept.find(isIt); found {

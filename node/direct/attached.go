@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
@@ -36,8 +37,8 @@ func (m *Images) hasKeys(string) error {
 	return nil
 }
 
-// list begins to list what may be an attached index, if one of the formats is that, and returns what
-// waits for the list. It ends with ctx.
+// list begins to list what may be an attached index, if one of the formats is that, and returns
+// what waits for the list. It ends with ctx.
 func list(ctx context.Context, from *repository.Repository, image digest.Digest, formats []format) func() (
 	[]v1.Descriptor, error) {
 	if !slices.ContainsFunc(formats, func(f format) bool { return f.tables == nil }) {
@@ -63,8 +64,8 @@ func list(ctx context.Context, from *repository.Repository, image digest.Digest,
 func makeAttached(
 	ctx context.Context, m *Images, from *repository.Repository, im *read, dir string,
 ) (made, error) {
-	if im.lower {
-		return made{}, notDirect{errors.New("an attached index is that of all layers")}
+	if im.lower { // an attached index is that of all layers
+		return makeSurveyed(ctx, m, from, im, dir)
 	}
 	var chains []*repository.Repository
 	for _, name := range m.config.Chains {
@@ -79,7 +80,8 @@ func makeAttached(
 	if err != nil {
 		return made{}, err
 	}
-	found, refused, err := attachment.Among(ctx, from, listed, im.digest, chain, chains, m.config.Keys)
+	found, refused, err := attachment.Among(ctx, from, listed, im.digest, chain, chains,
+		attachment.Trust{Keys: m.config.Keys})
 	if err != nil {
 		return made{}, err
 	}
@@ -90,7 +92,8 @@ func makeAttached(
 		}
 		err := fetchAttached(ctx, f, im, sub)
 		if err == nil {
-			return made{tree: f.Contents.Tree, packs: f.Contents.Packs, packsIn: f.In.String()}, rename(sub, dir)
+			return made{tree: f.Contents.Tree, packs: f.Contents.Packs, packsIn: f.In.String(),
+				by: index.FormatKey(f.By)}, rename(sub, dir)
 		}
 		if !errors.As(err, new(*chunk.InvalidError)) && !errors.Is(err, chunk.ErrNotFound) {
 			return made{}, err
@@ -104,6 +107,25 @@ func makeAttached(
 		refused = errors.New("nothing is attached to the image")
 	}
 	return made{}, notDirect{refused}
+}
+
+// surveyTime bounds the time in which layers are read as a whole, in the background.
+const surveyTime = 30 * time.Minute
+
+// makeSurveyed is format.make of lower layers: it reads each of them as a whole. Such tables are
+// those of the diffIDs.
+func makeSurveyed(
+	ctx context.Context, m *Images, from *repository.Repository, im *read, dir string,
+) (made, error) {
+	layers, err := eachLayer(ctx, im.layers, func(ctx context.Context, i int, d v1.Descriptor) (*mapped, error) {
+		return surveyLayer(ctx, from, d, im.diffIDs[i])
+	})
+	if err != nil {
+		return made{}, err
+	}
+	done, err := m.lay(ctx, im, dir, layers)
+	done.sums = nil // there is nothing to verify
+	return done, err
 }
 
 // rename moves the files of a directory to its parent.

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/durable"
@@ -273,7 +274,7 @@ func TestAttachedRefused(t *testing.T) {
 	// The attacker's image has another manifest, and an artifact that has the victim's envelope.
 	attachTo(t, ref, key, attachment.Place{})
 	found, _, err := attachment.Find(t.Context(), im.From, subject.Digest, im.Chain(), nil,
-		[]ed25519.PublicKey{key.Public().(ed25519.PublicKey)})
+		attachment.Trust{Keys: []ed25519.PublicKey{key.Public().(ed25519.PublicKey)}})
 	if err != nil || len(found) != 1 {
 		t.Fatal(found, err)
 	}
@@ -319,4 +320,110 @@ func TestAttachedRefused(t *testing.T) {
 	}
 	push(b)
 	refuse("tables of other layers", "the table of layer 2", others[0], attacker)
+}
+
+// The tree of the lower layers of such an image is made when an image without an index has other
+// layers above them: the layers are read as a whole. It needs no key.
+func TestLowerLayersOfAttached(t *testing.T) {
+	r, key := registrytest.Start(t, true), signer(1)
+	dir := plainImage(t, 1, 2)
+	ref, _ := r.Push(t, dir, "team/image:1")
+	im := attachTo(t, ref, key, attachment.Place{})
+	root := t.TempDir()
+	a := believing(t, r, root, key).Answerer(Formats()...)
+	if _, err := a.Answer(t.Context(), pulled(im, ref)); err != nil {
+		t.Fatal(err)
+	}
+	lower := identity.ChainID(im.DiffIDs[:1]).String()
+	got, err := a.Tree(t.Context(), lower)
+	if err != nil || got.Chain != lower {
+		t.Fatalf("the lower layer: %+v, %v", got, err)
+	}
+	r.Asked("")
+	if again, err := a.Tree(t.Context(), lower); err != nil || again.Tree != got.Tree {
+		t.Errorf("again: %+v, %v, want the same tree", again, err)
+	}
+	if asked := r.Asked("/blobs/"); len(asked) > 0 {
+		t.Errorf("the lower layer was read again: %q", asked)
+	}
+}
+
+// An image that was kept with an index of a key that is not believed any more is not answered.
+func TestRemovedKey(t *testing.T) {
+	r, key, root := registrytest.Start(t, true), signer(1), t.TempDir()
+	ref, _ := r.Push(t, plainImage(t, 1, 2), "team/image:1")
+	im := attachTo(t, ref, key, attachment.Place{})
+	if _, err := believing(t, r, root, key).Answerer(Formats()...).Answer(t.Context(), pulled(im, ref)); err != nil {
+		t.Fatal(err)
+	}
+	a := believing(t, r, root, signer(2)).Answerer(Formats()...)
+	if answer, err := a.Answer(t.Context(), pulled(im, ref)); !errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("answer %+v, %v, want none", answer, err)
+	}
+	if s, err := a.Tree(t.Context(), im.Chain()); !errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("statement %+v, %v, want none", s, err)
+	}
+}
+
+// A startup pack that cannot be read at all is not missing in the layers: readers go on to these.
+func TestDeniedStartupPack(t *testing.T) {
+	r, key := registrytest.Start(t, true), signer(1)
+	ref, _ := r.Push(t, plainImage(t, 1, 2), "team/image:1")
+	im := attachTo(t, ref, key, attachment.Place{})
+	m := believing(t, r, t.TempDir(), key)
+	if _, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref)); err != nil {
+		t.Fatal(err)
+	}
+	_, kept, _ := m.kept.find(func(*image) bool { return true })
+	id, err := kept.Packs[0].ID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
+		denied := strings.HasSuffix(req.URL.Path, kept.Packs[0].Blob.Digest.String())
+		if denied {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		return denied
+	})
+	var unavailable store.Unavailable
+	if err := fetch(t, m, chunk.Unit{Pack: id}); !errors.As(err, &unavailable) || !unavailable.Missed() {
+		t.Errorf("a denied startup pack: %v, want that another unit may have its chunks", err)
+	}
+}
+
+// An artifact that a list names and the registry has lost, and one that is no index, do not hide
+// the right one. A failing list does not keep other formats from being looked for.
+func TestOddLists(t *testing.T) {
+	r, key := registrytest.Start(t, false), signer(1)
+	ref, manifest := r.Push(t, plainImage(t, 1, 2), "team/image:1")
+	im := attachTo(t, ref, key, attachment.Place{})
+	lost := attachTo(t, ref, signer(2), attachment.Place{})
+	all, _, err := attachment.List(t.Context(), lost)
+	if err != nil || len(all) != 2 {
+		t.Fatal(all, err)
+	}
+	other := all[slices.IndexFunc(all, func(f attachment.Found) bool { return !f.By.Equal(key.Public()) })]
+	r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
+		isLost := strings.HasSuffix(req.URL.Path, other.Artifact.Digest.String())
+		if isLost {
+			http.NotFound(w, req)
+		}
+		return isLost
+	})
+	_, err = believing(t, r, t.TempDir(), key).Answerer("attached").Answer(t.Context(), pulled(im, ref))
+	if err != nil {
+		t.Errorf("with a lost artifact in the list: %v", err)
+	}
+	r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
+		isList := strings.Contains(req.URL.Path, "/sha256-"+manifest.Digest.Encoded())
+		if isList {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		return isList
+	})
+	_, err = believing(t, r, t.TempDir(), key).Answerer(Formats()...).Answer(t.Context(), pulled(im, ref))
+	if err == nil || errors.Is(err, chunk.ErrNotFound) || !strings.Contains(err.Error(), "500") {
+		t.Errorf("with a list that fails: %v, want that the registry has failed", err)
+	}
 }

@@ -3,6 +3,7 @@ package direct
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,5 +82,8 @@ func writeUnits(dir string, i int, first []uint32, units map[chunk.ID]chunk.Unit
 			units[id] = chunk.Unit{Pack: pack, N: n}
 		}
 	}
-	return pack, sizes, os.WriteFile(filepath.Join(dir, pack.String()), table.Bytes(), 0o600)
+	return pack, sizes, create(filepath.Join(dir, pack.String()), func(w io.Writer) error {
+		_, err := table.WriteTo(w)
+		return err
+	})
 }

@@ -42,6 +42,7 @@ type image struct {
 	First   []firstPack     `json:"first,omitempty"` // the units of layers that a start reads
 	Packs   []attached.Pack `json:"packs,omitempty"`
 	PacksIn string          `json:"packsIn,omitempty"` // the repository of the startup packs
+	By      string          `json:"by,omitempty"`      // the key that has signed the index
 }
 
 // place is an image in a registry.

@@ -54,6 +54,7 @@ type made struct {
 	first   []firstPack
 	packs   []attached.Pack // startup packs
 	packsIn string          // their repository
+	by      string          // the key that has signed the index, as index.FormatKey has it
 }
 
 // formats are all formats, in the order in which they are looked for by default.
@@ -67,16 +68,13 @@ var formats = []format{
 func (m *Images) make(
 	ctx context.Context, from *repository.Repository, im *read, formats []format,
 ) (id chunk.ID, err error) {
-	if err := m.making.Acquire(ctx, 1); err != nil {
-		return id, err
-	}
-	defer m.making.Release(1)
 	checking, stop := context.WithCancel(ctx)
 	defer stop()
 	answered := make(chan error, 1)
 	go func() { answered <- checkRanges(checking, from, im.layers) }() // ends with this call, or by stop
 	ranges := sync.OnceValue(func() error { return <-answered })
 	var missing reasons
+	var failed error
 	for _, f := range formats {
 		id, err := m.makeAs(ctx, from, im, f, ranges)
 		switch {
@@ -85,15 +83,19 @@ func (m *Images) make(
 		case errors.Is(err, repository.ErrNoRanges):
 			return id, notDirect{err}
 		}
-		if !errors.As(err, new(notDirect)) {
-			return id, fmt.Errorf("read the %s: %w", f.name, err)
-		}
 		switch {
+		case ctx.Err() != nil:
+			return id, context.Cause(ctx)
+		case !errors.As(err, new(notDirect)):
+			failed = errors.Join(failed, fmt.Errorf("read the %s: %w", f.name, err))
 		case !errors.Is(err, errUnverified):
 			missing = append(missing, fmt.Errorf("no %s: %w", f.name, err))
 		case !errors.Is(missing, errUnverified):
 			missing = append(missing, err)
 		}
+	}
+	if failed != nil {
+		return id, failed
 	}
 	return id, notDirect{missing}
 }
@@ -128,13 +130,16 @@ func (m *Images) makeAs(
 		return id, err
 	}
 	kept := image{Places: []place{{from.String(), im.digest, im.lower}}, DiffIDs: im.diffIDs, Layers: im.layers,
-		Format: f.word, Tables: made.sums, First: made.first, Packs: made.packs, PacksIn: made.packsIn}
+		Format: f.word, Tables: made.sums, First: made.first, Packs: made.packs, PacksIn: made.packsIn, By: made.by}
 	if err := m.mayStart(kept); err != nil {
 		return id, err
 	}
 	b, err := json.Marshal(kept)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(fresh, "image"), b, 0o600)
+		err = create(filepath.Join(fresh, "image"), func(w io.Writer) error {
+			_, err := w.Write(b)
+			return err
+		})
 	}
 	if err == nil {
 		err = m.kept.publish(made.tree, fresh, kept)
@@ -150,29 +155,38 @@ func makeOf(all tables) func(context.Context, *Images, *repository.Repository, *
 		if err := m.mayBeVerified(place{Repository: from.String(), Manifest: im.digest}, im); err != nil {
 			return made{}, err
 		}
+		if err := m.making.Acquire(ctx, 1); err != nil { // tables are large
+			return made{}, err
+		}
+		defer m.making.Release(1)
 		mapped, err := all(ctx, m, from, im)
 		if err != nil {
 			return made{}, err
 		}
-		var layers []*layer.Layer
-		var sources []tree.LayerSource
-		for _, l := range mapped {
-			layers = append(layers, l.Layer)
-			sources = append(sources, audit.Sum(l.Source()))
-		}
-		merged, err := tree.Apply(ctx, sources, limits)
-		if err != nil {
-			return made{}, notDirect{fmt.Errorf("merge the layers of manifest %s: %w", im.digest, err)}
-		}
-		done, err := write(dir, merged, layers)
-		if err != nil {
-			return made{}, fmt.Errorf("make the index of manifest %s: %w", im.digest, err)
-		}
-		for _, s := range sources {
-			done.sums = append(done.sums, s.(*audit.Summed).ID())
-		}
-		return done, nil
+		return m.lay(ctx, im, dir, mapped)
 	}
+}
+
+// lay makes the tree of an image's layers, and writes what format.make writes.
+func (m *Images) lay(ctx context.Context, im *read, dir string, mapped []*mapped) (made, error) {
+	var layers []*layer.Layer
+	var sources []tree.LayerSource
+	for _, l := range mapped {
+		layers = append(layers, l.Layer)
+		sources = append(sources, audit.Sum(l.Source()))
+	}
+	merged, err := tree.Apply(ctx, sources, limits)
+	if err != nil {
+		return made{}, notDirect{fmt.Errorf("merge the layers of manifest %s: %w", im.digest, err)}
+	}
+	done, err := write(dir, merged, layers)
+	if err != nil {
+		return made{}, fmt.Errorf("make the index of manifest %s: %w", im.digest, err)
+	}
+	for _, s := range sources {
+		done.sums = append(done.sums, s.(*audit.Summed).ID())
+	}
+	return done, nil
 }
 
 // write writes a tree's index and locations, and its layers' tables, to a directory. A chunk that
@@ -220,13 +234,16 @@ func write(dir string, merged *tree.Tree, layers []*layer.Layer) (m made, err er
 	if err != nil {
 		return m, err
 	}
-	return m, os.WriteFile(filepath.Join(dir, "locations"), locations, 0o600)
+	return m, create(filepath.Join(dir, "locations"), func(w io.Writer) error {
+		_, err := w.Write(locations)
+		return err
+	})
 }
 
 // tablePath returns the file of a layer's table.
 func tablePath(dir string, layer int) string { return filepath.Join(dir, strconv.Itoa(layer)) }
 
-// create writes a new file, through a buffer.
+// create writes a new file, through a buffer, and syncs it.
 func create(path string, fill func(w io.Writer) error) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -235,6 +252,9 @@ func create(path string, fill func(w io.Writer) error) error {
 	w := bufio.NewWriterSize(file, 1<<20)
 	if err = fill(w); err == nil {
 		err = w.Flush()
+	}
+	if err == nil {
+		err = file.Sync()
 	}
 	return errors.Join(err, file.Close())
 }

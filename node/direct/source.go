@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/store"
@@ -63,11 +64,27 @@ func (s *Source) FetchUnit(ctx context.Context, u chunk.Unit, take func(store.An
 			if err == nil || ctx.Err() != nil {
 				return err
 			}
+			if l.startup != nil && !errors.As(err, new(*chunk.InvalidError)) {
+				err = missed{err}
+			}
 			failed = preferred(failed, err)
 		}
 	}
 	return failed
 }
+
+// missed says that a startup pack cannot be read. Its chunks are in the layers, too (Fetch).
+type missed struct{ error }
+
+var _ store.Unavailable = missed{}
+
+func (m missed) Unwrap() error { return m.error }
+
+// RetryAfter implements store.Unavailable.
+func (missed) RetryAfter() time.Duration { return 0 }
+
+// Missed implements store.Unavailable.
+func (missed) Missed() bool { return true }
 
 // preferred returns the error that says more: whatever keeps a registry that may have a blob from
 // sending it, rather than that another one does not have it.

@@ -1,6 +1,7 @@
 package direct
 
 import (
+	"crypto/ed25519"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"lighter/durable"
 	"lighter/format/chunk"
+	"lighter/format/index"
 )
 
 // maxVerdicts bounds the verdicts that are kept. Each has about 300 bytes.
@@ -142,10 +144,12 @@ func (m *Images) Wrong() map[chunk.ID]error {
 	return wrong
 }
 
-// isRight reports whether no layer of an image is known to differ from its table.
+// isRight reports whether no layer of an image is known to differ from its table, and whether the
+// key that has signed its index is still believed.
 func (m *Images) isRight(im *image) bool {
 	_, wrong := m.verdicts.check(im.claims())
-	return wrong == nil
+	isIt := func(key ed25519.PublicKey) bool { return index.FormatKey(key) == im.By }
+	return wrong == nil && (im.By == "" || slices.ContainsFunc(m.config.Keys, isIt))
 }
 
 // Refused returns why a tree must never be mounted, or nil.

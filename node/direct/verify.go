@@ -156,7 +156,11 @@ func (m *Images) verify(
 	}
 	which := formats
 	if kept != nil {
-		which = []format{*formatOf(kept.Format)}
+		f := formatOf(kept.Format)
+		if f == nil {
+			return fmt.Errorf("this version does not know the format %q", kept.Format)
+		}
+		which = []format{*f}
 	}
 	layers, claims, err := m.claimsOf(ctx, from, im, which)
 	if err != nil {

@@ -24,18 +24,25 @@ func inflated(size int64) tree.Limits {
 	return tree.Limits{Entries: limits.Entries, Bytes: 1<<30 + 256*size}
 }
 
-// readWhole reads a layer as a whole, and makes its table. Unlike a zTOC, such a table is that of
-// the layer's diffID.
+// readWhole reads a small layer as a whole, and makes its table.
 func readWhole(
+	ctx context.Context, from *repository.Repository, d v1.Descriptor, diffID digest.Digest,
+) (*mapped, error) {
+	if d.Size > maxWhole {
+		return nil, notDirect{fmt.Errorf("layer %s has no zTOC and %d bytes: layers of up to %d bytes are read as a "+
+			"whole", d.Digest, d.Size, maxWhole)}
+	}
+	return surveyLayer(ctx, from, d, diffID)
+}
+
+// surveyLayer reads a layer as a whole, and makes its table. Unlike a zTOC, such a table is that of
+// the layer's diffID.
+func surveyLayer(
 	ctx context.Context, from *repository.Repository, d v1.Descriptor, diffID digest.Digest,
 ) (*mapped, error) {
 	pack, err := packOf(d)
 	if err != nil {
 		return nil, notDirect{err}
-	}
-	if d.Size > maxWhole {
-		return nil, notDirect{fmt.Errorf("layer %s has no zTOC and %d bytes: layers of up to %d bytes are read as a "+
-			"whole", d.Digest, d.Size, maxWhole)}
 	}
 	var all tree.Entries
 	var s *survey.Survey

@@ -106,7 +106,8 @@ func (d *Destination) Name(ctx context.Context, m ocispec.Descriptor, b []byte) 
 }
 
 func (d *Destination) put(ctx context.Context, ref name.Reference, m ocispec.Descriptor, b []byte) error {
-	if err := d.pusher.Push(ctx, ref, manifest{m.MediaType, b}); err != nil {
+	// Push would leave a manifest that the registry has out of the list that is kept under a tag.
+	if err := d.pusher.Put(ctx, ref, manifest{m.MediaType, b}); err != nil {
 		return fmt.Errorf("push the manifest of %s: %w", ref, err)
 	}
 	return nil
@@ -175,8 +176,9 @@ func send(ctx context.Context, client *http.Client, method string, at *url.URL, 
 var ErrNoDeletion = errors.New("the registry does not delete manifests")
 
 // Delete deletes a manifest that refers to subject. Where the registry has no referrers API, it
-// takes the manifest out of the list that clients keep under a tag; if the registry then does not
-// delete the manifest, only its bytes are left. Otherwise the error wraps ErrNoDeletion.
+// takes the manifest out of the list that clients keep under a tag; if the registry then refuses to
+// delete the manifest, only its bytes are left. Otherwise the error wraps ErrNoDeletion if the
+// registry deletes none.
 func (d *Destination) Delete(ctx context.Context, m, subject ocispec.Descriptor) error {
 	repo := d.ref.Context()
 	listed, err := d.unlist(ctx, repo.Tag(strings.Replace(subject.Digest.String(), ":", "-", 1)), m)
@@ -184,10 +186,10 @@ func (d *Destination) Delete(ctx context.Context, m, subject ocispec.Descriptor)
 		err = d.pusher.Delete(ctx, repo.Digest(m.Digest.String()))
 	}
 	var failed *transport.Error
-	if errors.As(err, &failed) && failed.StatusCode == http.StatusMethodNotAllowed {
-		if listed {
-			return nil
-		}
+	switch {
+	case errors.As(err, &failed) && (listed || failed.StatusCode == http.StatusNotFound):
+		return nil // nobody finds it any more
+	case failed != nil && failed.StatusCode == http.StatusMethodNotAllowed:
 		err = fmt.Errorf("%w: %w", ErrNoDeletion, err)
 	}
 	if err != nil {

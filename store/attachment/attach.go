@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"lighter/format/attached"
+	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/store/registry"
 	"lighter/store/repository"
@@ -53,11 +54,18 @@ func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) 
 	for _, d := range im.Layers {
 		r.Layers += d.Size
 	}
-	old, err := in.find(ctx, &im, []ed25519.PublicKey{key})
+	others, err := in.find(ctx, &im, Trust{Anybody: true})
 	if err != nil {
 		return r, err
 	}
-	if len(old) > 0 && len(o.Recordings) == 0 {
+	var old []Found // of this key
+	for _, f := range others {
+		o.Version = max(o.Version, f.Contents.Version+1) // nodes take the highest one of all keys
+		if f.By.Equal(key) {
+			old = append(old, f)
+		}
+	}
+	if len(old) > 0 && len(o.Recordings) == 0 && old[0].Contents.Format == index.Format {
 		r.fill(&Made{Contents: *old[0].Contents}, "unchanged", old[0].Artifact.Digest.String())
 		return r, nil
 	}
@@ -107,19 +115,18 @@ func (r *Result) fill(made *Made, state, artifact string) {
 
 // make makes an index, or only other startup packs for the newest of those that are there.
 func (p Place) make(ctx context.Context, im Image, old []Found, o Options) (*Made, error) {
-	if len(old) == 0 || old[0].Contents.Format != index.Format {
-		o.Version = 1
-		if len(old) > 0 {
-			o.Version = old[0].Contents.Version + 1
+	o.Version = max(o.Version, 1)
+	if len(old) > 0 && old[0].Contents.Format == index.Format {
+		made, err := Remake(ctx, im, old[0], o)
+		if !errors.Is(err, chunk.ErrNotFound) { // the registry has lost a part of it
+			return made, err
 		}
-		return Make(ctx, im, o)
 	}
-	o.Version = old[0].Contents.Version + 1
-	return Remake(ctx, im, old[0], o)
+	return Make(ctx, im, o)
 }
 
 // find returns the indexes of an image that are in the place.
-func (p Place) find(ctx context.Context, im *Image, keys []ed25519.PublicKey) ([]Found, error) {
+func (p Place) find(ctx context.Context, im *Image, trust Trust) ([]Found, error) {
 	var others []*repository.Repository
 	if p.Chains != "" {
 		chains, err := registry.Repository(ctx, p.Chains, p.PlainHTTP)
@@ -128,7 +135,7 @@ func (p Place) find(ctx context.Context, im *Image, keys []ed25519.PublicKey) ([
 		}
 		others = []*repository.Repository{chains}
 	}
-	all, _, err := Find(ctx, im.From, im.Manifest.Digest, im.Chain(), others, keys)
+	all, _, err := Find(ctx, im.From, im.Manifest.Digest, im.Chain(), others, trust)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +159,7 @@ func (p Place) target(ctx context.Context, im *Image) (*registry.Destination, er
 
 // List returns the indexes of an image, whoever has signed them. refused says what else is listed.
 func List(ctx context.Context, im Image) (all []Found, refused, err error) {
-	return Find(ctx, im.From, im.Manifest.Digest, im.Chain(), nil, nil)
+	return Find(ctx, im.From, im.Manifest.Digest, im.Chain(), nil, Trust{Anybody: true})
 }
 
 // RemoveAll removes the attached indexes of an image: those that one of the keys has signed;
@@ -162,7 +169,7 @@ func RemoveAll(ctx context.Context, im Image, in Place, keys []ed25519.PublicKey
 	if in.Chains != "" {
 		return nil, errors.New("indexes with a tag for their chain are removed with the registry's own tools")
 	}
-	all, err := in.find(ctx, &im, keys)
+	all, err := in.find(ctx, &im, Trust{Keys: keys, Anybody: len(keys) == 0})
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}

@@ -240,7 +240,7 @@ func TestChains(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, refused, err := attachment.Find(t.Context(), im.From, im.Manifest.Digest, im.Chain(),
-		[]*repository.Repository{chains}, []ed25519.PublicKey{publicOf(key)})
+		[]*repository.Repository{chains}, attachment.Trust{Keys: []ed25519.PublicKey{publicOf(key)}})
 	if err != nil || refused != nil || len(all) != 1 || all[0].Contents.Version != 2 {
 		t.Errorf("found %+v, %v, %v, want the second version", all, refused, err)
 	}
@@ -257,12 +257,12 @@ func TestFindRefuses(t *testing.T) {
 	right, other := keyOf(1), keyOf(2)
 	attach(t, im, attachment.Place{}, attachment.Options{Keys: []ed25519.PrivateKey{other}}, "attached")
 	_, refused, err := attachment.Find(t.Context(), im.From, im.Manifest.Digest, im.Chain(), nil,
-		[]ed25519.PublicKey{publicOf(right)})
+		attachment.Trust{Keys: []ed25519.PublicKey{publicOf(right)}})
 	if err != nil || !errors.Is(refused, attached.ErrNotSigned) {
 		t.Errorf("an index of another key: %v, %v", refused, err)
 	}
 	_, refused, err = attachment.Find(t.Context(), im.From, im.Manifest.Digest, digest.FromString("x").String(), nil,
-		[]ed25519.PublicKey{publicOf(other)})
+		attachment.Trust{Keys: []ed25519.PublicKey{publicOf(other)}})
 	if err != nil || refused == nil || !strings.Contains(refused.Error(), "is the index of manifest") {
 		t.Errorf("an index of another chain: %v, %v", refused, err)
 	}

@@ -1,11 +1,13 @@
 package attachment
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -15,7 +17,8 @@ import (
 	"lighter/store/repository"
 )
 
-// maxFound bounds the attached indexes of one image that are looked at.
+// maxFound bounds the attached indexes of one image that are looked at: those that claim the newest
+// versions.
 const maxFound = 16
 
 // Found is an attached index in a registry.
@@ -26,31 +29,44 @@ type Found struct {
 	In       *repository.Repository
 }
 
-// Find returns the indexes of an image that one of the keys has signed, the newest version first:
-// those that refer to the image in its repository from, and those under its chain's tag in other
-// repositories. Without keys, it returns all that any key has signed. refused says why others were
-// left out; err says that a registry could not be asked.
+// Trust says whose indexes are found.
+type Trust struct {
+	Keys    []ed25519.PublicKey // those that one of these keys has signed
+	Anybody bool                // those that any key has signed: for showing them, and nothing else
+}
+
+// Find returns the indexes of an image, the newest version first: those that refer to the image in
+// its repository from, and those under its chain's tag in other repositories. refused says why
+// others were left out; err says that a registry could not be asked.
 func Find(ctx context.Context, from *repository.Repository, image digest.Digest, chain string,
-	others []*repository.Repository, keys []ed25519.PublicKey) (all []Found, refused, err error) {
+	others []*repository.Repository, trust Trust) (all []Found, refused, err error) {
 	listed, err := Listed(ctx, from, image)
 	if err != nil {
 		return nil, nil, err
 	}
-	return Among(ctx, from, listed, image, chain, others, keys)
+	return Among(ctx, from, listed, image, chain, others, trust)
 }
 
 // Listed returns what refers to an image, and may be an index.
 func Listed(ctx context.Context, from *repository.Repository, image digest.Digest) ([]v1.Descriptor, error) {
-	return from.Referrers(ctx, image, attached.ArtifactType)
+	listed, err := from.Referrers(ctx, image, attached.ArtifactType)
+	version := func(d v1.Descriptor) int {
+		n, _ := strconv.Atoi(d.Annotations[attached.AnnotationVersion]) // a hint
+		return n
+	}
+	slices.SortStableFunc(listed, func(a, b v1.Descriptor) int { return cmp.Compare(version(b), version(a)) })
+	return listed, err
 }
 
 // Among is Find, for callers that have the list already.
 func Among(ctx context.Context, from *repository.Repository, listed []v1.Descriptor, image digest.Digest,
-	chain string, others []*repository.Repository, keys []ed25519.PublicKey) (all []Found, refused, err error) {
-	look := func(in *repository.Repository, d v1.Descriptor, which string, subject digest.Digest) error {
-		f, err := open(ctx, in, d, which, subject, keys)
+	chain string, others []*repository.Repository, trust Trust) (all []Found, refused, err error) {
+	look := func(in *repository.Repository, which string, subject digest.Digest) error {
+		f, err := open(ctx, in, which, subject, trust)
 		switch {
-		case errors.As(err, new(*wrongError)):
+		// A list may name what was deleted, and users who may push can put anything into it.
+		case errors.As(err, new(*wrongError)), errors.As(err, new(*chunk.InvalidError)),
+			errors.Is(err, chunk.ErrNotFound):
 			refused = errors.Join(refused, err)
 		case err != nil:
 			return err
@@ -62,19 +78,18 @@ func Among(ctx context.Context, from *repository.Repository, listed []v1.Descrip
 		}
 		return nil
 	}
+	var failed error
 	for _, d := range listed[:min(len(listed), maxFound)] {
-		if err := look(from, d, d.Digest.String(), image); err != nil {
-			return nil, nil, err
-		}
+		failed = errors.Join(failed, look(from, d.Digest.String(), image))
 	}
 	for _, in := range others {
-		err := look(in, v1.Descriptor{}, attached.ChainTag(chain), "")
-		if err != nil && !errors.Is(err, chunk.ErrNotFound) {
-			return nil, nil, err
-		}
+		failed = errors.Join(failed, look(in, attached.ChainTag(chain), ""))
 	}
-	slices.SortStableFunc(all, func(a, b Found) int { return b.Contents.Version - a.Contents.Version })
-	return all, refused, nil
+	if len(all) == 0 && failed != nil {
+		return nil, refused, failed
+	}
+	slices.SortStableFunc(all, func(a, b Found) int { return cmp.Compare(b.Contents.Version, a.Contents.Version) })
+	return all, errors.Join(refused, failed), nil
 }
 
 // wrongError says that an artifact is not what it should be.
@@ -84,8 +99,8 @@ func (e *wrongError) Unwrap() error { return e.error }
 
 // open reads an artifact's envelope. The error is a *wrongError if the artifact is not to be
 // believed.
-func open(ctx context.Context, in *repository.Repository, d v1.Descriptor, which string, subject digest.Digest,
-	keys []ed25519.PublicKey) (f Found, err error) {
+func open(ctx context.Context, in *repository.Repository, which string, subject digest.Digest, trust Trust) (f Found,
+	err error) {
 	m, err := in.Manifest(ctx, which)
 	if err != nil {
 		return f, err
@@ -104,11 +119,11 @@ func open(ctx context.Context, in *repository.Repository, d v1.Descriptor, which
 			return f, err
 		}
 	}
-	if len(keys) == 0 {
+	keys := trust.Keys
+	if trust.Anybody {
 		keys = attached.Signers(b)
 	}
-	f = Found{Artifact: d, In: in}
-	f.Artifact.MediaType, f.Artifact.Digest, f.Artifact.Size = m.MediaType, m.Digest, int64(len(m.Bytes))
+	f = Found{Artifact: v1.Descriptor{MediaType: m.MediaType, Digest: m.Digest, Size: int64(len(m.Bytes))}, In: in}
 	if f.Contents, f.By, err = attached.Open(b, keys); err != nil {
 		return f, wrong(err)
 	}

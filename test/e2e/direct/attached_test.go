@@ -84,6 +84,13 @@ func TestAttached(t *testing.T) {
 		t.Errorf("the image's source is %+v, want the attached index", st.Images[0].Source)
 	}
 	compare(t, s, second)
+	// An image without an index has a layer above the lower one of that image.
+	third := extended(t, s, "plain/third", "third")
+	pull(t, s, third)
+	if out := run(t, s, site.Lighter, third, "cat", "/opt/mine"); out != "third" {
+		t.Errorf("an image above the lower layers: got %q", out)
+	}
+	compare(t, s, third)
 	if err := s.StopRegistry(); err != nil {
 		t.Fatal(err)
 	}

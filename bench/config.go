@@ -198,6 +198,9 @@ func (c Config) check() error {
 			return fmt.Errorf("peer %s: it has no snapshotter", p.Name)
 		case (p.Snapshotter == site.Lighter) != (len(p.NodeArgs) > 0):
 			return fmt.Errorf("peer %s: node_args are for the snapshotter %s, which needs them", p.Name, site.Lighter)
+		case (p.Snapshotter == site.Lighter) != strings.HasPrefix(p.Name, site.Lighter+"-"):
+			return fmt.Errorf("peer %s: the names of peers with the snapshotter %[2]s begin with %[2]s-, and no others",
+				p.Name, site.Lighter)
 		}
 	}
 	slices.Sort(all)

@@ -2,6 +2,7 @@ package starts
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"lighter/bench"
@@ -157,7 +158,7 @@ func (s summary) floor(l bench.Link, w workload) float64 {
 func (s summary) bestOther(link string, w workload) (best *line) {
 	for _, way := range s.ways() {
 		l := s.line(link, w, way)
-		if l == nil || slices.Contains([]string{LighterFirst, Lighter, LighterBefore, LighterLocal}, way) {
+		if l == nil || strings.HasPrefix(way, Lighter) {
 			continue
 		}
 		if best == nil || l.total.median < best.total.median {

@@ -23,7 +23,7 @@ import (
 	"lighter/hub/upstream"
 )
 
-// ruleOf returns the rule of a registry: who may read which of its repositories through the hub.
+// ruleOf returns the rule that says who may read a registry's repositories through the hub.
 func ruleOf(r registries.Registry) pullthrough.Registry {
 	return pullthrough.Registry{Host: r.Host, Readers: pullthrough.Readers(cmp.Or(r.Readers,
 		string(pullthrough.Anyone))), Repositories: r.Repositories, TagSeconds: cmp.Or(r.TagSeconds, 60)}

@@ -47,6 +47,20 @@ func (m *Map) Extent(i int64) (Extent, error) {
 	return page[i%pageExtents], nil
 }
 
+// Refs calls fn for each extent in the order of the device, until it returns an error.
+func (m *Map) Refs(fn func(i int64, ref chunk.Ref) error) error {
+	for i := range m.Extents {
+		x, err := m.Extent(i)
+		if err == nil {
+			err = fn(i, chunk.Ref{ID: x.ID, Length: x.Length})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Find returns the number of the first extent that ends after offset: the extent that covers
 // offset, or else the next extent. It returns Extents if there is no such extent.
 func (m *Map) Find(offset int64) (int64, error) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -57,19 +56,7 @@ func (w *work) make(ctx context.Context, old []found) error {
 	if err != nil {
 		return err
 	}
-	refs := func(fn func(i int64, ref chunk.Ref) error) error {
-		for i := range extents.Extents {
-			x, err := extents.Extent(i)
-			if err == nil {
-				err = fn(i, chunk.Ref{ID: x.ID, Length: x.Length})
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	plain, err := layer.Locations(w.image.Tree, refs, places, made)
+	plain, err := layer.Locations(w.image.Tree, extents.Refs, places, made)
 	if err != nil {
 		return err
 	}
@@ -96,7 +83,7 @@ func (w *work) table(ctx context.Context, i int, attachedOnes []v1.Descriptor) (
 		return places, err
 	}
 	w.contents.Tables = append(w.contents.Tables, d)
-	file, err := os.Open(w.path(d.Digest))
+	file, err := os.Open(push.FilePath(w.dir, d.Digest))
 	if err != nil {
 		return places, err
 	}
@@ -167,7 +154,7 @@ func (w *work) index(ctx context.Context) (extents *index.Map, closeExtents func
 	}); err != nil {
 		return nil, nil, err
 	}
-	stored, err := os.Open(w.path(w.contents.Index.Digest))
+	stored, err := os.Open(push.FilePath(w.dir, w.contents.Index.Digest))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -228,23 +215,11 @@ func (w *work) startups(ctx context.Context, extents *index.Map) (made layer.Sta
 	})
 }
 
-// path returns the file of a blob.
-func (w *work) path(d digest.Digest) string { return filepath.Join(w.dir, d.Encoded()) }
-
-// write writes a blob to a file that has its digest as name, and adds it.
-func (w *work) write(mediaType string, fill func(to io.Writer) error) (d v1.Descriptor, err error) {
-	file, err := os.CreateTemp(w.dir, "blob-*")
-	if err != nil {
-		return d, err
+// write writes a blob to a file, and adds it.
+func (w *work) write(mediaType string, fill func(to io.Writer) error) (v1.Descriptor, error) {
+	b, err := push.WriteFile(w.dir, mediaType, fill)
+	if err == nil {
+		w.blobs = append(w.blobs, b)
 	}
-	sum := digest.SHA256.Digester()
-	err = fill(io.MultiWriter(file, sum.Hash()))
-	size, seekErr := file.Seek(0, io.SeekCurrent)
-	if err = errors.Join(err, seekErr, file.Close()); err != nil {
-		return d, err
-	}
-	d = v1.Descriptor{MediaType: mediaType, Digest: sum.Digest(), Size: size}
-	w.blobs = append(w.blobs, push.Blob{Descriptor: d,
-		Open: func() (io.ReadCloser, error) { return os.Open(w.path(d.Digest)) }})
-	return d, os.Rename(file.Name(), w.path(d.Digest))
+	return b.Descriptor, err
 }

@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -44,19 +42,12 @@ func list(ctx context.Context, from *repository.Repository, image digest.Digest,
 	if !slices.ContainsFunc(formats, func(f format) bool { return f.tables == nil }) {
 		return nil
 	}
-	type result struct {
-		all []v1.Descriptor
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		all, err := attachment.Listed(ctx, from, image)
-		done <- result{all, err}
-	}()
-	return sync.OnceValues(func() ([]v1.Descriptor, error) {
-		r := <-done
-		return r.all, r.err
+	var all []v1.Descriptor
+	wait := begin(func() (err error) {
+		all, err = attachment.Listed(ctx, from, image)
+		return err
 	})
+	return func() ([]v1.Descriptor, error) { err := wait(); return all, err }
 }
 
 // makeAttached is format.make of attached indexes. It fetches what was made elsewhere: the newest
@@ -85,23 +76,16 @@ func makeAttached(
 	if err != nil {
 		return made{}, err
 	}
-	for i, f := range found {
-		sub := filepath.Join(dir, strconv.Itoa(i)+".try")
-		if err := os.Mkdir(sub, 0o700); err != nil {
-			return made{}, err
-		}
-		err := fetchAttached(ctx, f, im, sub)
+	for _, f := range found {
+		err := fetchAttached(ctx, f, im, dir) // replaces what a failed one has left
 		if err == nil {
 			return made{tree: f.Contents.Tree, packs: f.Contents.Packs, packsIn: f.In.String(),
-				by: index.FormatKey(f.By)}, rename(sub, dir)
+				by: index.FormatKey(f.By)}, nil
 		}
 		if !errors.As(err, new(*chunk.InvalidError)) && !errors.Is(err, chunk.ErrNotFound) {
 			return made{}, err
 		}
 		refused = errors.Join(refused, fmt.Errorf("artifact %s in %s: %w", f.Artifact.Digest, f.In, err))
-		if err := os.RemoveAll(sub); err != nil {
-			return made{}, err
-		}
 	}
 	if refused == nil {
 		refused = errors.New("nothing is attached to the image")
@@ -126,15 +110,6 @@ func makeSurveyed(
 	done, err := m.lay(ctx, im, dir, layers)
 	done.sums = nil // there is nothing to verify
 	return done, err
-}
-
-// rename moves the files of a directory to its parent.
-func rename(from, to string) error {
-	files, err := os.ReadDir(from)
-	for _, f := range files {
-		err = errors.Join(err, os.Rename(filepath.Join(from, f.Name()), filepath.Join(to, f.Name())))
-	}
-	return errors.Join(err, os.Remove(from))
 }
 
 // fetchAttached fetches an index, its locations and its layer tables. The error is a

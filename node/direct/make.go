@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 
 	"lighter/format/attached"
 	"lighter/format/chunk"
@@ -50,7 +49,7 @@ type format struct {
 // made is a tree that was made, or that was found to be made.
 type made struct {
 	tree    chunk.ID
-	sums    []chunk.ID // of what the tables of the layers say
+	sums    []chunk.ID // the sum of each layer's table (audit.Summed)
 	first   []firstPack
 	packs   []attached.Pack // startup packs
 	packsIn string          // their repository
@@ -70,9 +69,7 @@ func (m *Images) make(
 ) (id chunk.ID, err error) {
 	checking, stop := context.WithCancel(ctx)
 	defer stop()
-	answered := make(chan error, 1)
-	go func() { answered <- checkRanges(checking, from, im.layers) }() // ends with this call, or by stop
-	ranges := sync.OnceValue(func() error { return <-answered })
+	ranges := begin(func() error { return checkRanges(checking, from, im.layers) }) // ends with this call, or by stop
 	var missing reasons
 	var failed error
 	for _, f := range formats {
@@ -112,6 +109,17 @@ func (r reasons) Error() string {
 }
 
 func (r reasons) Unwrap() []error { return r }
+
+// begin runs fn in the background, and returns what waits for its error.
+func begin(fn func() error) (wait func() error) {
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err = fn()
+	}()
+	return func() error { <-done; return err }
+}
 
 // makeAs makes the tree of an image that has a format, and keeps it if check returns nil.
 func (m *Images) makeAs(

@@ -21,7 +21,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/opencontainers/go-digest"
@@ -29,7 +28,6 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/format/attached"
-	"lighter/format/chunk"
 	"lighter/format/guess"
 	"lighter/format/index"
 	"lighter/format/layer"
@@ -133,9 +131,6 @@ func run(ctx context.Context, im Image, o Options, get func(*work) error) (*Made
 	return &Made{w.contents, envelope, dir}, nil
 }
 
-// path returns the file of a blob.
-func path(dir string, d digest.Digest) string { return filepath.Join(dir, d.Encoded()) }
-
 // locate makes the startup packs and the locations.
 func (w *work) locate(ctx context.Context) (err error) {
 	t, err := openTree(w.dir, &w.contents)
@@ -151,24 +146,10 @@ func (w *work) locate(ctx context.Context) (err error) {
 	for _, l := range t.layers {
 		places = append(places, l.places)
 	}
-	plain, err := layer.Locations(w.contents.Tree, t.refs, places, made)
+	plain, err := layer.Locations(w.contents.Tree, t.extents.Refs, places, made)
 	if err != nil {
 		return err
 	}
 	w.contents.Locations, err = w.compressed(attached.MediaTypeLocations, int64(len(plain)), plain)
 	return err
-}
-
-// refs calls fn with the chunk of each extent.
-func (t *openedTree) refs(fn func(i int64, ref chunk.Ref) error) error {
-	for i := range t.extents.Extents {
-		x, err := t.extents.Extent(i)
-		if err == nil {
-			err = fn(i, chunk.Ref{ID: x.ID, Length: x.Length})
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -60,7 +60,7 @@ func (m *Made) blobs() []push.Blob {
 	all := []push.Blob{push.Bytes(v1.MediaTypeEmptyJSON, config), push.Bytes(attached.MediaTypeEnvelope, m.envelope)}
 	for _, d := range m.Contents.Blobs() {
 		all = append(all, push.Blob{Descriptor: d,
-			Open: func() (io.ReadCloser, error) { return os.Open(path(m.dir, d.Digest)) }})
+			Open: func() (io.ReadCloser, error) { return os.Open(push.FilePath(m.dir, d.Digest)) }})
 	}
 	return all
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
@@ -19,6 +18,7 @@ import (
 	"lighter/format/index"
 	"lighter/format/layer/survey"
 	"lighter/format/tree"
+	"lighter/registries/push"
 	"lighter/store"
 	"lighter/store/repository"
 )
@@ -114,26 +114,10 @@ func (w *work) compressed(mediaType string, size int64, plain []byte) (v1.Descri
 	})
 }
 
-// write writes a blob to a file that has its digest as name, and returns its descriptor.
-func (w *work) write(mediaType string, fill func(to io.Writer) error) (d v1.Descriptor, err error) {
-	file, err := os.CreateTemp(w.dir, "blob-*")
-	if err != nil {
-		return d, err
-	}
-	sum := digest.SHA256.Digester()
-	buffered := bufio.NewWriterSize(io.MultiWriter(file, sum.Hash()), 1<<20)
-	if err = fill(buffered); err == nil {
-		err = buffered.Flush()
-	}
-	var size int64
-	if err == nil {
-		size, err = file.Seek(0, io.SeekCurrent)
-	}
-	if err = errors.Join(err, file.Close()); err != nil {
-		return d, err
-	}
-	d = v1.Descriptor{MediaType: mediaType, Digest: sum.Digest(), Size: size}
-	return d, os.Rename(file.Name(), path(w.dir, d.Digest))
+// write writes a blob to a file.
+func (w *work) write(mediaType string, fill func(to io.Writer) error) (v1.Descriptor, error) {
+	b, err := push.WriteFile(w.dir, mediaType, fill)
+	return b.Descriptor, err
 }
 
 // fetch gets the index and the tables of contents that are attached already.

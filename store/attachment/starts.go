@@ -24,6 +24,7 @@ import (
 	"lighter/format/pack"
 	"lighter/format/plan"
 	"lighter/format/trace"
+	"lighter/registries/push"
 	"lighter/store"
 )
 
@@ -66,7 +67,7 @@ func openTree(dir string, c *attached.Contents) (t *openedTree, err error) {
 		return t, fmt.Errorf("open the index: %w", err)
 	}
 	for i, d := range c.Tables {
-		file, err := os.Open(path(dir, d.Digest))
+		file, err := os.Open(push.FilePath(dir, d.Digest))
 		if err != nil {
 			return t, err
 		}
@@ -84,7 +85,7 @@ func openTree(dir string, c *attached.Contents) (t *openedTree, err error) {
 }
 
 func (t *openedTree) openIndex(dir string, c *attached.Contents) error {
-	stored, err := os.Open(path(dir, c.Index.Digest))
+	stored, err := os.Open(push.FilePath(dir, c.Index.Digest))
 	if err != nil {
 		return err
 	}

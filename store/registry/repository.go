@@ -11,6 +11,7 @@ import (
 
 	"lighter/registries"
 	"lighter/store/repository"
+	"lighter/wire"
 )
 
 // Repository opens the repository of ref, HOST/REPO[:TAG|@DIGEST], for reading parts of blobs, with
@@ -27,20 +28,15 @@ func Repository(ctx context.Context, ref string, plainHTTP bool) (*repository.Re
 	}
 	in := parsed.Context()
 	host := in.RegistryStr()
-	table := registries.Registry{Host: host, Private: true, PlainHTTP: plainHTTP || isLocal(host)}
+	bare, _, err := net.SplitHostPort(host)
+	if err != nil { // it has no port
+		bare = host
+	}
+	table := registries.Registry{Host: host, Private: true, PlainHTTP: plainHTTP || wire.IsLoopback(bare)}
 	all, err := registries.New([]registries.Registry{table}, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		return nil, err
 	}
 	return repository.Open(all, in.Name(), registries.Access{Login: authn.AuthConfig{Username: login.Username,
 		Password: login.Password, IdentityToken: login.IdentityToken, RegistryToken: login.RegistryToken}})
-}
-
-// isLocal reports whether a registry is on this machine.
-func isLocal(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -193,7 +193,7 @@ func (n *Node) openChunks() (err error) {
 	n.closers = append(n.closers, func() error { n.units.Wait(); return n.cache.Close() })
 	n.shortage = memory.NewShortage(n.cache.Short)
 	n.prefetcher = prefetch.New(func() prefetch.Source { return n.units.Share() },
-		prefetch.Options{Limit: n.config.prefetchLimit(), Blocked: n.shortage.Check}, n.log)
+		prefetch.Options{Limit: n.config.prefetchLimit(), Blocked: n.shortage.Check, Config: n.direct.Config}, n.log)
 	n.openRecorder()
 	return nil
 }

@@ -144,6 +144,7 @@ func (s *Share) Prefetch(ctx context.Context, ref chunk.Ref) error {
 	if route.backoff.left() > 0 {
 		return errFailing
 	}
+	s.last.CompareAndSwap(nil, route)
 	f, _ := fetcher.flights.join(wanted{key: key, route: route, ref: ref, share: s, size: typicalUnit})
 	if f == nil {
 		return nil
@@ -160,7 +161,8 @@ func (s *Share) Prefetch(ctx context.Context, ref chunk.Ref) error {
 
 // BytesPerRTT returns about how many bytes can arrive while a reader waits for a first byte: 1.25
 // times the bandwidth-delay product. It returns 0 if the RTT is short or not known yet. It is that
-// of the server that was last asked for a reader of this share.
+// of the server that was last asked for a reader of this share, or else of the one that Prefetch
+// has asked first.
 func (s *Share) BytesPerRTT() int64 {
 	if last := s.last.Load(); last != nil {
 		return last.link.bytesPerRTT()

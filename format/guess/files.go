@@ -140,8 +140,8 @@ func (f *files) bytes(r *regular, offset, n int64) []byte {
 	from := int64(r.in.Address) + offset
 	out := make([]byte, n)
 	whole := true
-	err := f.Extents.Range(from, from+n, func(_ int64, x index.Extent) bool {
-		plain := f.chunk(chunk.Ref{ID: x.ID, Length: x.Length})
+	err := f.Extents.Range(from, from+n, func(i int64, x index.Extent) bool {
+		plain := f.chunk(i, chunk.Ref{ID: x.ID, Length: x.Length})
 		if whole = len(plain) == int(x.Length); whole {
 			copy(out[max(x.Offset-from, 0):], plain[max(from-x.Offset, 0):])
 		}
@@ -153,14 +153,14 @@ func (f *files) bytes(r *regular, offset, n int64) []byte {
 	return out
 }
 
-func (f *files) chunk(ref chunk.Ref) []byte {
+func (f *files) chunk(extent int64, ref chunk.Ref) []byte {
 	if plain, kept := f.plain[ref.ID]; kept {
 		return plain
 	}
 	if f.reads++; f.reads > maxChunks || f.ctx.Err() != nil {
 		return nil
 	}
-	plain, err := f.Chunk(f.ctx, ref)
+	plain, err := f.Chunk(f.ctx, extent, ref)
 	if err != nil {
 		return nil
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"lighter/format/chunk"
 	"lighter/format/erofs"
 	"lighter/format/index"
@@ -19,12 +21,18 @@ type Config struct {
 	WorkingDir      string
 }
 
+// ConfigOf returns this part of an image's config.
+func ConfigOf(c v1.ImageConfig) Config {
+	return Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir}
+}
+
 // Image is an image's tree, contents and config.
 type Image struct {
 	Metadata *erofs.Image
 	Extents  *index.Map
-	// Chunk returns a chunk's plain bytes. Recordings does not change them.
-	Chunk  func(ctx context.Context, ref chunk.Ref) ([]byte, error)
+	// Chunk returns the plain bytes of the chunk of an extent, by the extent's number in Extents.
+	// Recordings does not change them.
+	Chunk  func(ctx context.Context, extent int64, ref chunk.Ref) ([]byte, error)
 	Config Config
 }
 

@@ -65,7 +65,7 @@ func open(t testing.TB, root *tree.Node, chunks map[chunk.ID]string) *Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := func(_ context.Context, ref chunk.Ref) ([]byte, error) { return []byte(chunks[ref.ID]), nil }
+	read := func(_ context.Context, _ int64, ref chunk.Ref) ([]byte, error) { return []byte(chunks[ref.ID]), nil }
 	return &Image{Metadata: image, Extents: m, Chunk: read}
 }
 
@@ -325,7 +325,7 @@ func TestGuessOfOddImages(t *testing.T) {
 func TestGuessWithoutContents(t *testing.T) {
 	image := open(t, linux().dir("/", map[chunk.ID]string{}), nil)
 	image.Config = Config{Cmd: []string{"sh"}}
-	image.Chunk = func(context.Context, chunk.Ref) ([]byte, error) { return nil, errors.New("broken") }
+	image.Chunk = func(context.Context, int64, chunk.Ref) ([]byte, error) { return nil, errors.New("broken") }
 	got, err := image.Recordings(t.Context())
 	if err != nil || len(got) == 0 {
 		t.Errorf("guessed %v, error %v, want a guess and no error", got, err)

@@ -162,8 +162,10 @@ func (m *maker) guess(ctx context.Context, t *openTree) ([]trace.Recording, erro
 	limited, cancel := context.WithTimeout(ctx, guessTimeout)
 	defer cancel()
 	image := guess.Image{Metadata: t.metadata, Extents: t.Map,
-		Chunk:  func(ctx context.Context, ref chunk.Ref) ([]byte, error) { return t.chunks.read(ctx, ref.ID) },
-		Config: guess.Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir}}
+		Chunk: func(ctx context.Context, _ int64, ref chunk.Ref) ([]byte, error) {
+			return t.chunks.read(ctx, ref.ID)
+		},
+		Config: guess.ConfigOf(c)}
 	guesses, err := image.Recordings(limited)
 	if err != nil && ctx.Err() == nil {
 		m.Log.Warn("cannot guess starts in time: the layout is made without a guess", "image", images[0].Name,

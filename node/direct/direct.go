@@ -18,6 +18,7 @@ import (
 
 	"lighter/durable"
 	"lighter/format/chunk"
+	"lighter/format/guess"
 	"lighter/registries"
 	"lighter/sleep"
 	"lighter/store/repository"
@@ -136,6 +137,16 @@ func (m *Images) Run(ctx context.Context, list func() ([]chunk.ID, error)) {
 
 // Has reports whether a tree was made here.
 func (m *Images) Has(tree chunk.ID) bool { return m.kept.has(tree) }
+
+// Config returns how the image of a tree that was made here starts, or false for other trees.
+func (m *Images) Config(tree chunk.ID) (guess.Config, bool) {
+	m.kept.mu.Lock()
+	defer m.kept.mu.Unlock()
+	if t := m.kept.trees[tree]; t != nil {
+		return t.Config, true
+	}
+	return guess.Config{}, false
+}
 
 // believes is format.counts of tables.
 func (m *Images) believes(repository string) error {

@@ -17,6 +17,7 @@ import (
 	"lighter/durable"
 	"lighter/format/attached"
 	"lighter/format/chunk"
+	"lighter/format/guess"
 	"lighter/format/layer"
 	"lighter/format/pack"
 	"lighter/store"
@@ -43,6 +44,7 @@ type image struct {
 	Packs   []attached.Pack `json:"packs,omitempty"`
 	PacksIn string          `json:"packsIn,omitempty"` // the repository of the startup packs
 	By      string          `json:"by,omitempty"`      // the key that has signed the index
+	Config  guess.Config    `json:"config,omitzero"`   // how the image starts
 }
 
 // place is an image in a registry.

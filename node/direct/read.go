@@ -12,6 +12,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"lighter/format/guess"
 	"lighter/store"
 	"lighter/store/repository"
 )
@@ -30,7 +31,8 @@ type read struct {
 	digest      digest.Digest // of the manifest
 	annotations map[string]string
 	layers      []v1.Descriptor
-	diffIDs     []digest.Digest                 // of the layers
+	diffIDs     []digest.Digest // of the layers
+	config      guess.Config
 	lower       bool                            // layers are some of the lower ones
 	listed      func() ([]v1.Descriptor, error) // what may be an attached index
 }
@@ -64,7 +66,7 @@ func readImage(ctx context.Context, from *repository.Repository, which digest.Di
 		}
 	}
 	return &read{digest: which, annotations: manifest.Annotations, layers: manifest.Layers,
-		diffIDs: config.RootFS.DiffIDs}, nil
+		diffIDs: config.RootFS.DiffIDs, config: guess.ConfigOf(config.Config)}, nil
 }
 
 // checkRanges returns an error if ranges of the largest layer cannot be read: reads of the image

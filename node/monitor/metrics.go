@@ -130,6 +130,11 @@ func (f *figures) starts() []metric {
 			"Bytes of neighbouring chunks that were requested with a miss, uncompressed, also if the request failed."},
 		{"around_used_bytes_total", counter, float64(ahead.Neighbours.Used),
 			"Bytes of neighbouring chunks that were requested with a miss and read later, uncompressed."},
+		{"guessed_brought_bytes_total", counter, float64(ahead.Guesses.Added),
+			"Bytes of chunks that a start probably reads, requested without startup packs, uncompressed, also if the " +
+				"request failed."},
+		{"guessed_used_bytes_total", counter, float64(ahead.Guesses.Used),
+			"Bytes of chunks that were requested by a guess and read later, uncompressed."},
 	}
 }
 

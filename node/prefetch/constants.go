@@ -22,7 +22,8 @@ const (
 	// order.
 	slack = 2 << 20
 
-	// The queue of speculative requests for units, which sequential readers and neighbours share.
+	// The queue of speculative requests for units, which sequential readers, neighbours and guesses
+	// share.
 
 	// maxQueued bounds the queued requests of one device. Further requests are dropped.
 	maxQueued = 1024
@@ -68,6 +69,15 @@ const (
 	// maxLoads bounds the units of startup packs that are read from the disk into memory at a time:
 	// enough to keep a disk busy, and few enough that a fault that misses memory is served soon.
 	maxLoads = 4
+
+	// Guesses.
+
+	// maxGuesses bounds how often the guess of a start is repeated. Half of it suffices for
+	// programs with many libraries and modules.
+	maxGuesses = 12
+	// guessTime bounds the time of a device's guesses, and of their requests. Later they are of no
+	// use.
+	guessTime = 30 * time.Second
 
 	// Neighbours of a missing chunk.
 

@@ -1,15 +1,16 @@
 // Package prefetch fetches what the readers of devices are expected to read next. A Device is a
-// device.Device with three observers of its reads:
+// device.Device with four observers of its reads:
 //
 //   - sequential fetches ahead of a sequential reader, as many bytes as it has read of the file.
 //   - neighbours fetches, on a miss, the rest of the missing chunk's file and units of neighbouring
 //     files, if the RTT is long.
 //   - startup fetches startup packs: chunks that starts read together. The hub makes them from the
 //     starts that nodes have recorded (package record).
+//   - guesses fetches what a start probably reads, if there are no startup packs.
 //
 // All of it is speculative. Bytes and requests are bounded, and requests of readers go first. The
-// neighbours and the startup packs stop if too little of the fetched data is read. If a fetch
-// fails, readers fetch the data themselves.
+// neighbours, the startup packs and the guesses stop if too little of the fetched data is read. If
+// a fetch fails, readers fetch the data themselves.
 //
 // The Prefetcher has what the devices of a node share: the queue of requests, the bounds of all
 // devices together, and the counters.
@@ -20,6 +21,7 @@ import (
 	"log/slog"
 
 	"lighter/format/chunk"
+	"lighter/format/guess"
 	"lighter/format/index"
 	"lighter/node/device"
 )
@@ -77,11 +79,14 @@ type Meter interface {
 // Options bound what is prefetched.
 type Options struct {
 	// Limit is how many bytes of startup packs, uncompressed, may be fetched for one start of a
-	// device. With 0, neither startup packs nor neighbours are fetched.
+	// device. With 0, neither startup packs nor neighbours nor guesses are fetched.
 	Limit int64
 	// Blocked returns why nothing may be fetched now, such as a lack of memory or disk, or nil if
 	// fetching is allowed. It may be nil itself.
 	Blocked func() error
+	// Config returns how the image of a tree starts, or false if its start is not to be guessed. It
+	// may be nil: then no start is guessed.
+	Config func(tree chunk.ID) (guess.Config, bool)
 }
 
 // Prefetcher fetches for the devices of a node. It is safe for concurrent use.
@@ -95,10 +100,11 @@ type Prefetcher struct {
 
 	startup    yield
 	neighbours yield
+	guesses    yield
 }
 
 // New returns a prefetcher. source is called once for each device, and returns the device's source.
-// The requests of sequential and neighbours are fetched while Run runs.
+// The requests of sequential, neighbours and guesses are fetched while Run runs.
 func New(source func() Source, options Options, log *slog.Logger) *Prefetcher {
 	if options.Blocked == nil {
 		options.Blocked = func() error { return nil }
@@ -114,13 +120,15 @@ func (p *Prefetcher) Run(ctx context.Context) { p.queue.run(ctx) }
 type Stats struct {
 	Startup    Yield `json:"startup"`    // of startup packs
 	Neighbours Yield `json:"neighbours"` // of units around a miss
+	Guesses    Yield `json:"guesses"`    // of what a start without startup packs probably reads
 	// Loaded is how many bytes of startup packs, uncompressed, were read from the disk into memory.
 	Loaded int64 `json:"loadedBytes"`
 }
 
 // Stats returns the prefetcher's figures.
 func (p *Prefetcher) Stats() Stats {
-	return Stats{Startup: p.startup.stats(), Neighbours: p.neighbours.stats(), Loaded: p.loads.bytes.Load()}
+	return Stats{Startup: p.startup.stats(), Neighbours: p.neighbours.stats(),
+		Guesses: p.guesses.stats(), Loaded: p.loads.bytes.Load()}
 }
 
 // Device is a device whose data is fetched ahead of the reads. It is safe for concurrent use.
@@ -131,6 +139,7 @@ type Device struct {
 	startup    *startup
 	sequential *sequential
 	neighbours *neighbours
+	guesses    *guesses
 }
 
 // Open returns the device of the tree that extents belongs to. locations may be nil. The caller
@@ -142,9 +151,11 @@ func (p *Prefetcher) Open(extents *index.Map, locations *index.Locations, log *s
 	d.startup = newStartup(p, d.Device, source)
 	d.sequential = &sequential{device: d.Device, cache: source, requests: d.requests, startup: d.startup}
 	d.neighbours = newNeighbours(p, d)
+	d.guesses = newGuesses(p, d)
 	d.Observe(d.startup) // first, because the other observers do not fetch what startup fetches
 	d.Observe(d.sequential)
 	d.Observe(d.neighbours)
+	d.Observe(d.guesses)
 	d.startup.setLocations(locations)
 	return d
 }
@@ -156,18 +167,27 @@ func (d *Device) SetLocations(locations *index.Locations) {
 	d.startup.setLocations(locations)
 }
 
-// Begin starts the fetch of the startup packs that every start needs and reports whether there are
-// any. It is called before each start, and does not block.
+// GuessFrom sets the path of the tree's metadata image, of which the first start is guessed. It is
+// called before the device is used. Without it nothing is guessed.
+func (d *Device) GuessFrom(metadata string) { d.guesses.metadata = metadata }
+
+// Begin starts the fetch of what every start needs: of startup packs, or else of what the first
+// start probably reads. It reports whether there is something to fetch. It is called before each
+// start, and does not block.
 func (d *Device) Begin() bool {
 	isNew, hasPacks := d.startup.begin()
 	if isNew {
 		d.neighbours.forget()
 	}
-	return hasPacks
+	return hasPacks || d.guesses.begin()
 }
 
-// EndStartup ends the fetch of startup packs for good, and waits until no unit is in flight.
-func (d *Device) EndStartup() { d.startup.end() }
+// EndStartup ends the fetch of startup packs and the guess for good, and waits until no unit of
+// theirs is in flight.
+func (d *Device) EndStartup() {
+	d.startup.end()
+	d.guesses.end()
+}
 
 // Received returns the bytes received for the device, by the URL of the hub or mirror that sent
 // them. If two devices need a unit, its bytes count for the device that requested it first.

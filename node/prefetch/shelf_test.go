@@ -20,6 +20,7 @@ type shelf struct {
 	cached    map[chunk.ID]bool
 	requested map[chunk.ID]int
 	perRTT    int64       // what BytesPerRTT returns
+	keeps     bool        // Prefetch makes chunks cached
 	enough    func() bool // Prefetch calls done if it returns true
 	done      func()
 }
@@ -55,6 +56,9 @@ func (s *shelf) Prefetch(_ context.Context, ref chunk.Ref) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requested[ref.ID]++
+	if s.keeps {
+		s.cached[ref.ID] = true
+	}
 	if s.enough != nil && s.enough() {
 		s.done()
 	}

@@ -178,6 +178,7 @@ func (s *Store) open(tree chunk.ID) (*OpenTree, error) {
 			"tree", tree.Short(), "err", err)
 	}
 	o.Device = s.prefetcher.Open(extents, locations, s.log)
+	o.Device.GuessFrom(s.Metadata(tree))
 	o.Device.LocateWith(func() <-chan struct{} { return s.refresh(tree) })
 	o.repair = &repair{store: s, tree: tree, extents: extents, file: read}
 	o.repair.ctx, o.stop = context.WithCancel(context.Background())

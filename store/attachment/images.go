@@ -40,8 +40,7 @@ func Images(ctx context.Context, ref, platform string, plainHTTP bool) (all []Im
 		if err := json.Unmarshal(o.Config, &config); err != nil {
 			return nil, err
 		}
-		im.Config = guess.Config{Entrypoint: config.Config.Entrypoint, Cmd: config.Config.Cmd, Env: config.Config.Env,
-			WorkingDir: config.Config.WorkingDir}
+		im.Config = guess.ConfigOf(config.Config)
 		for _, d := range o.DiffIDs {
 			im.DiffIDs = append(im.DiffIDs, digest.Digest(d))
 		}

@@ -32,7 +32,7 @@ func newUnits(w *work, t *openedTree) *units {
 }
 
 // chunk returns the verified plain bytes of a chunk, which the caller must not change.
-func (s *units) chunk(ctx context.Context, ref chunk.Ref) ([]byte, error) {
+func (s *units) chunk(ctx context.Context, _ int64, ref chunk.Ref) ([]byte, error) {
 	for i, l := range s.tree.layers {
 		n, found := l.places.Units[ref.ID]
 		if !found {

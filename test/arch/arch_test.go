@@ -157,7 +157,7 @@ node/container: durable node/bundle node/mount proc
 node/control: buildinfo durable node/binds node/completion node/imagecache node/keeper node/ondemand node/preheat
 	node/report node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
-node/direct: durable format/attached format/chunk format/compress format/index format/layer
+node/direct: durable format/attached format/chunk format/compress format/guess format/index format/layer
 	format/layer/audit format/layer/survey format/pack format/soci format/stargz format/tree node/resolver
 	registries sleep store store/attachment store/repository wire wire/pattern | store/registry
 node/directory: durable format/chunk node/flight node/mount node/platform wire
@@ -183,7 +183,7 @@ node/monitor: buildinfo logqueue node/directory node/front/containerd/blobs node
 node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees sleep | node/prefetch
 node/ondemand: format/chunk format/trace node/record
 node/platform: wire
-node/prefetch: format/chunk format/index node/device sleep | format/tree store
+node/prefetch: format/chunk format/erofs format/guess format/index format/trace node/device sleep | format/tree store
 node/preheat: format/chunk node/binds node/completion | wire
 node/pullsecrets: registries sleep
 node/record: format/chunk format/trace node/device sleep

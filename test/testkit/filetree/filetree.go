@@ -64,6 +64,12 @@ func New(t testing.TB, files, largest int) *Tree {
 // node.
 func ExtentsOf(t testing.TB, root *tree.Node) *index.Map {
 	t.Helper()
+	return Write(t, root, io.Discard)
+}
+
+// Write is ExtentsOf, and writes the tree's metadata image to w.
+func Write(t testing.TB, root *tree.Node, w io.Writer) *index.Map {
+	t.Helper()
 	var metadata, whole, extents bytes.Buffer
 	made, err := index.Make(&tree.Tree{Root: root}, &metadata)
 	if err != nil {
@@ -72,7 +78,7 @@ func ExtentsOf(t testing.TB, root *tree.Node) *index.Map {
 	if err := made.Write(&whole, &metadata); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := index.Receive(&whole, made.ID(), &extents, io.Discard); err != nil {
+	if _, err := index.Receive(&whole, made.ID(), &extents, w); err != nil {
 		t.Fatal(err)
 	}
 	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), made.ID(), index.NewPages(64))

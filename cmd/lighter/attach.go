@@ -73,12 +73,10 @@ repository, which serves as a hub without a process (attached_from of nodes).
 	f.StringVar(&a.dir, "tmp", "", "the `DIR` for temporary files; default: TMPDIR, or /tmp")
 	f.BoolVar(&a.place.PlainHTTP, "plain-http", false, "allow plain HTTP to a registry that is not on this machine")
 	return query(cmd, a.parse, func(ctx context.Context, a attach, args []string) (attachResult, error) {
-		return watch(func(show func(wire.Progress)) (attachResult, error) {
-			a.Report = func(step, blob string, done, total int64) {
-				show(wire.Progress{Step: step, Item: blob, Bytes: done, Total: total})
-			}
-			return a.run(ctx, args[0])
-		})
+		if asJSON, err := cmd.Flags().GetBool("json"); err != nil || !asJSON {
+			a.show = printAttached
+		}
+		return a.run(ctx, args[0])
 	}, printAttach)
 }
 
@@ -91,16 +89,24 @@ type attach struct {
 	traces                []string
 	makeKey, list, remove bool
 	jobs                  int
+	// show prints what was done for a platform, as soon as it is. nil: it is printed with the rest.
+	show func(ref string, done attachment.Result)
 }
 
-// attachResult is what the command prints.
+// attachResult is what the command prints, also if it fails for a later platform.
 type attachResult struct {
 	Image   string              `json:"image"`
 	Done    []attachment.Result `json:"done,omitempty"`
 	Indexes []attachedIndex     `json:"indexes,omitempty"` // that were found, with --list or --remove
 	Refused string              `json:"refused,omitempty"` // why others were not listed
 	Removed bool                `json:"removed,omitempty"` // the indexes were removed
+	Failed  string              `json:"failed,omitempty"`  // which platform failed, and why; further ones were not tried
+
+	failed error // has the text Failed
 }
+
+// Err returns why the command failed after it was done for other platforms.
+func (r attachResult) Err() error { return r.failed }
 
 // attachedIndex is an index that is attached to an image. Sizes are in bytes.
 type attachedIndex struct {
@@ -165,32 +171,44 @@ func signingKeys(file string, create bool) ([]ed25519.PrivateKey, error) {
 }
 
 func (a *attach) run(ctx context.Context, ref string) (r attachResult, err error) {
-	r.Image = ref
+	r.Image, r.Removed = ref, a.remove
 	images, err := attachment.Images(ctx, ref, a.platform, a.place.PlainHTTP)
 	if errors.Is(err, registry.ErrNoImage) {
 		err = command.Usage(err)
 	}
-	for _, im := range images {
-		if err != nil {
-			break
-		}
-		err = a.one(ctx, im, &r)
-	}
 	if err != nil {
 		return r, fmt.Errorf("attach to %s: %w", ref, err)
 	}
-	r.Removed = a.remove
+	for i, im := range images {
+		if err := a.one(ctx, im, &r); err != nil {
+			err = fmt.Errorf("attach to %s for %s: %w", ref, im.Platform, err)
+			if i == 0 {
+				return r, err
+			}
+			r.failed, r.Failed = err, command.OneLine(err)
+			break
+		}
+	}
 	return r, nil
 }
 
 // one does what the flags say for the image of one platform.
 func (a *attach) one(ctx context.Context, im attachment.Image, r *attachResult) error {
 	if !a.list && !a.remove {
-		done, err := attachment.Attach(ctx, im, a.place, a.Options)
-		if err == nil {
-			r.Done = append(r.Done, done)
+		done, err := watch(func(show func(wire.Progress)) (attachment.Result, error) {
+			a.Report = func(step, blob string, done, total int64) {
+				show(wire.Progress{Step: step, Item: blob, Bytes: done, Total: total})
+			}
+			return attachment.Attach(ctx, im, a.place, a.Options)
+		})
+		if err != nil {
+			return err
 		}
-		return err
+		r.Done = append(r.Done, done)
+		if a.show != nil {
+			a.show(r.Image, done)
+		}
+		return nil
 	}
 	var found []attachment.Found
 	var refused, err error
@@ -202,6 +220,9 @@ func (a *attach) one(ctx context.Context, im attachment.Image, r *attachResult) 
 			keys = append(keys, key.Public().(ed25519.PublicKey))
 		}
 		found, err = attachment.RemoveAll(ctx, im, a.place, keys)
+	}
+	if err != nil {
+		return err
 	}
 	if refused != nil {
 		r.Refused += refused.Error() + "\n"
@@ -215,20 +236,23 @@ func (a *attach) one(ctx context.Context, im attachment.Image, r *attachResult) 
 		}
 		r.Indexes = append(r.Indexes, one)
 	}
-	return err
+	return nil
 }
 
-func printAttach(r attachResult) error {
-	for _, d := range r.Done {
-		fmt.Printf("%s %s: %s\n", r.Image, d.Platform, d.State)
-		fmt.Printf("  artifact  %s, version %d\n", d.Artifact, d.Version)
-		fmt.Printf("  size      %s, and startup packs of %s, for layers of %s\n", size(d.Index), size(d.Startup),
-			size(d.Layers))
-		fmt.Printf("  signed by %s\n", d.Key)
-		if d.Left != "" {
-			fmt.Printf("  an older version is still there: %s\n", d.Left)
-		}
+// printAttached prints what was done for a platform of an image.
+func printAttached(ref string, d attachment.Result) {
+	fmt.Printf("%s %s: %s\n", ref, d.Platform, d.State)
+	fmt.Printf("  artifact  %s, version %d\n", d.Artifact, d.Version)
+	fmt.Printf("  size      %s, and startup packs of %s, for layers of %s\n", size(d.Index), size(d.Startup),
+		size(d.Layers))
+	fmt.Printf("  signed by %s\n", d.Key)
+	if d.Left != "" {
+		fmt.Printf("  an older version is still there: %s\n", d.Left)
 	}
+}
+
+// printAttach prints the indexes that were found. What was done is printed already.
+func printAttach(r attachResult) error {
 	if r.Refused != "" {
 		fmt.Fprint(os.Stderr, r.Refused)
 	}
@@ -236,7 +260,9 @@ func printAttach(r attachResult) error {
 		return nil
 	}
 	if len(r.Indexes) == 0 {
-		fmt.Printf("%s has no attached index\n", r.Image)
+		if r.failed == nil {
+			fmt.Printf("%s has no attached index\n", r.Image)
+		}
 		return nil
 	}
 	if r.Removed {

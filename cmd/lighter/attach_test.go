@@ -1,0 +1,92 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/cmd/command"
+	"lighter/test/testkit/layout"
+	"lighter/test/testkit/registrytest"
+)
+
+// pushPlatforms pushes an index of small images for amd64 and arm64. It returns the index's
+// reference, and the digest of the second image's layer.
+func pushPlatforms(t *testing.T, r *registrytest.Registry) (ref string, layer digest.Digest) {
+	t.Helper()
+	index, ref := v1.ImageIndex(empty.Index), r.Host+"/team/image:1"
+	for _, arch := range []string{"amd64", "arm64"} {
+		dir := t.TempDir()
+		base, made := filepath.Join(dir, "base"), filepath.Join(dir, "made")
+		err := errors.Join(os.MkdirAll(filepath.Join(base, "blobs/sha256"), 0o700),
+			layout.Write(base, ocispec.Manifest{}, ocispec.Image{Platform: ocispec.Platform{OS: "linux",
+				Architecture: arch}, RootFS: ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{}}}),
+			layout.Extend(base, made, func(l *layout.Layer) error { return l.File("program", []byte(arch)) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, _ := r.Push(t, made, "team/image:"+arch)
+		parsed, err := name.ParseReference(one, name.Insecure)
+		if err != nil {
+			t.Fatal(err)
+		}
+		image, err := remote.Image(parsed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		manifest, err := image.Manifest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		layer = digest.Digest(manifest.Layers[0].Digest.String())
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}})
+	}
+	to, err := name.ParseReference(ref, name.Insecure)
+	if err == nil {
+		err = remote.WriteIndex(to, index)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref, layer
+}
+
+// If the command fails for a later platform, it has printed what it has done for earlier ones, and
+// names the platform.
+func TestAttachFailsForALaterPlatform(t *testing.T) {
+	r := registrytest.Start(t, true)
+	ref, layer := pushPlatforms(t, r)
+	key := filepath.Join(t.TempDir(), "key.pem")
+	r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
+		if req.Method != http.MethodGet || !strings.HasSuffix(req.URL.Path, layer.String()) {
+			return false
+		}
+		w.WriteHeader(http.StatusForbidden)
+		return true
+	})
+	args := []string{"attach", "--key", key, "--make-key", "--platform", "all", ref}
+	code, stdout, stderr := lighter(t, args...)
+	if code != command.ExitFailed || !strings.Contains(stdout, ref+" linux/amd64: attached\n") ||
+		!strings.Contains(stderr, "for linux/arm64: ") || strings.Contains(stdout, "arm64") {
+		t.Errorf("exit %d, %q, %q; want the first platform's result, and a failure of the second", code, stdout, stderr)
+	}
+	code, stdout, stderr = lighter(t, append(args, "--json")...)
+	var got attachResult
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != command.ExitFailed || len(got.Done) != 1 ||
+		got.Done[0].State != "unchanged" || !strings.Contains(got.Failed, "linux/arm64") || !strings.Contains(stderr, got.Failed) {
+		t.Errorf("exit %d, %q, %q, %v; want JSON with one result and the failure", code, stdout, stderr, err)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 
 	"github.com/spf13/cobra"
@@ -153,11 +154,8 @@ func (a *attach) parse() (attach, error) {
 func signingKeys(file string, create bool) ([]ed25519.PrivateKey, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) && create {
-		seed := make([]byte, ed25519.SeedSize)
-		rand.Read(seed) // never fails
-		keys := []ed25519.PrivateKey{ed25519.NewKeyFromSeed(seed)}
-		if text, err = index.EncodePrivateKeys(keys); err == nil {
-			err = durable.Replace(file, text)
+		if text, err = makeSigningKey(file); err != nil {
+			return nil, fmt.Errorf("make the signing key %s: %w", file, err)
 		}
 	}
 	var keys []ed25519.PrivateKey
@@ -168,6 +166,28 @@ func signingKeys(file string, create bool) ([]ed25519.PrivateKey, error) {
 		return nil, fmt.Errorf("read the signing key %s: %w", file, err)
 	}
 	return keys, nil
+}
+
+// makeSigningKey writes a new key to a new file, durably. A file that is there by now stays as it
+// is: it may be the only copy of a key.
+func makeSigningKey(path string) (text []byte, err error) {
+	seed := make([]byte, ed25519.SeedSize)
+	rand.Read(seed) // never fails
+	if text, err = index.EncodePrivateKeys([]ed25519.PrivateKey{ed25519.NewKeyFromSeed(seed)}); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("%w: it was made meanwhile, or is a link to nothing: try again, or name another file", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, err = file.Write(text)
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return nil, errors.Join(err, os.Remove(path))
+	}
+	return text, durable.SyncDir(filepath.Dir(path))
 }
 
 func (a *attach) run(ctx context.Context, ref string) (r attachResult, err error) {

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -86,7 +87,35 @@ func TestAttachFailsForALaterPlatform(t *testing.T) {
 	code, stdout, stderr = lighter(t, append(args, "--json")...)
 	var got attachResult
 	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != command.ExitFailed || len(got.Done) != 1 ||
-		got.Done[0].State != "unchanged" || !strings.Contains(got.Failed, "linux/arm64") || !strings.Contains(stderr, got.Failed) {
+		got.Done[0].State != "unchanged" || !strings.Contains(got.Failed, "linux/arm64") ||
+		!strings.Contains(stderr, got.Failed) {
 		t.Errorf("exit %d, %q, %q, %v; want JSON with one result and the failure", code, stdout, stderr, err)
+	}
+}
+
+// --make-key makes a key that only its owner can read, and never replaces a file: not even one that
+// another command makes at the same time.
+func TestMakeKey(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key.pem")
+	made, err := signingKeys(path, true)
+	info, statErr := os.Stat(path)
+	if err != nil || statErr != nil || len(made) != 1 || info.Mode().Perm() != 0o600 {
+		t.Fatalf("made %d keys, %v, %v, want one that only its owner can read", len(made), err, statErr)
+	}
+	if again, err := signingKeys(path, true); err != nil || len(again) != 1 || !again[0].Equal(made[0]) {
+		t.Errorf("the key of an existing file: %v, want the same one", err)
+	}
+	if _, err := makeSigningKey(path); !errors.Is(err, fs.ErrExist) { // the file was made after it was looked for
+		t.Errorf("make a key in place of another one: %v, want %v", err, fs.ErrExist)
+	}
+	if kept, err := signingKeys(path, false); err != nil || !kept[0].Equal(made[0]) {
+		t.Errorf("the key is another one now: %v", err)
+	}
+	link, target := filepath.Join(t.TempDir(), "link"), filepath.Join(t.TempDir(), "target")
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := signingKeys(link, true); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a link to nothing: %v, want %v", err, fs.ErrExist)
 	}
 }

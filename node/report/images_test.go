@@ -7,6 +7,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/node/binds"
 	"lighter/node/device"
+	"lighter/node/front/containerd"
 	"lighter/node/mount"
 	"lighter/store/disk"
 )
@@ -59,5 +60,13 @@ func TestDetailsOfAnImage(t *testing.T) {
 	if d := s.detail(known[2], nil); d.Mount == nil || d.Lost != "it is damaged" || !strings.Contains(d.NoCache,
 		"its disk is gone") {
 		t.Errorf("the damaged image: got %+v, want its mount, and why it is lost and the cache is not used", d)
+	}
+}
+
+// The state of an image names no hub that is not known to have it.
+func TestWhyWithoutARecordedReason(t *testing.T) {
+	i := new(Reporter).imageOf(containerd.Layer{Chain: "sha256:1", Lazy: true}, chunk.ID{})
+	if i.Source.Source != "" || strings.Contains(i.Why, "hub") {
+		t.Errorf("a lazy layer whose tree is elsewhere: %+v, want no source", i)
 	}
 }

@@ -259,7 +259,7 @@ func (r *Reporter) imageOf(layer containerd.Layer, tree chunk.ID) ImageStatus {
 	case !layer.Lazy:
 		i.Why = "not known: it was unpacked by a version of the node that did not record why"
 	case tree.IsZero():
-		i.Why = "the hub knows it as part of an image"
+		i.Why = "it is part of an image that starts lazily"
 	default:
 		i.Why = "its tree is on this machine"
 	}

@@ -303,3 +303,38 @@ func TestMountAsksEachAnswerer(t *testing.T) {
 		t.Errorf("an unknown chain: error %v, want chunk.ErrNotFound", err)
 	}
 }
+
+// On a node without a hub, no reason and no line of the log is about a hub.
+func TestNoHub(t *testing.T) {
+	image := newImage("app", "a", "b")
+	unsigned := image.answer(t)
+	unsigned.Statement = nil
+	for name, c := range map[string]struct {
+		answer *wire.Manifest
+		fetch  error
+		why    string
+	}{
+		"no statement": {unsigned, nil, "the tables: it knows no image that has this chain"},
+		"no index":     {image.answer(t), errors.New("the index is damaged"), "the index is damaged"},
+	} {
+		files := directory(t.TempDir())
+		files.add(t, image.manifest, c.answer)
+		var log strings.Builder
+		trees := &fakeTrees{t: t, onDisk: map[chunk.ID]bool{}}
+		trees.fetch = func(context.Context, chunk.ID, func()) error { return c.fetch }
+		root := t.TempDir()
+		keys, err := NewKeys(root, nil, &fakeHub{key: key, local: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := open(t, &fakeHub{}, Config{Root: root, Trust: TrustImage, Answerers: []Answerer{named{files, "the tables",
+			nil}},
+			Trees: trees, Keys: keys, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		lazy, errs := claims(t, r, image.chains(t), image.from("registry.test/app"))
+		if lazy[1] || !strings.Contains(errs[1].Error(), c.why) || strings.Contains(errors.Join(errs...).Error(), "hub") ||
+			strings.Contains(log.String(), "hub") || r.Unanswered() != 0 {
+			t.Errorf("%s: lazy %v, %v, %d unanswered, log %q; want %q, and nothing of a hub", name, lazy, errs,
+				r.Unanswered(), log.String(), c.why)
+		}
+	}
+}

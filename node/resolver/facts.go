@@ -40,7 +40,7 @@ func (e missingError) Is(target error) bool { return target == chunk.ErrNotFound
 const (
 	errUnknown = missingError("no source knows this chain")
 	errNoChain = missingError("the hub does not know this chain")
-	errNoImage = missingError("the hub knows no image that has this chain")
+	errNoImage = missingError("it knows no image that has this chain") // after the name of what has answered
 )
 
 // A refusedError is why the statements of an answer are refused.

@@ -322,8 +322,12 @@ func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request, before []e
 	return all, nil
 }
 
-// pause makes brief pulls go on without a hub for hubPause, after an index could not be fetched.
+// pause makes brief pulls go on without a hub for hubPause, after an index could not be fetched. It
+// does nothing if the node has no hub.
 func (r *Resolver) pause(cause error) {
+	if !slices.ContainsFunc(r.config.Answerers, isHub) {
+		return
+	}
 	r.answers.pause(cause)
 	r.unanswered.Add(1)
 	r.log.Warn("pulls go on without the hub for a while", "duration", hubPause, "err", cause)

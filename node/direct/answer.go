@@ -15,7 +15,6 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/resolver"
-	"lighter/store/repository"
 	"lighter/wire"
 )
 
@@ -235,23 +234,29 @@ func layersOf(diffIDs []digest.Digest, chain string) int {
 // makeLower makes the tree of the n lowest layers of an image, in the image's format.
 func (m *Images) makeLower(ctx context.Context, of image, n int) (tree chunk.ID, err error) {
 	for _, p := range of.Places {
-		var from *repository.Repository
-		var im *read
-		if from, err = m.open(p.Repository); err != nil {
-			continue
-		}
-		if im, err = readImage(ctx, from, p.Manifest); err != nil {
-			continue
-		}
-		if n > len(im.layers) {
-			return tree, fmt.Errorf("manifest %s has only %d layers", p.Manifest, len(im.layers))
-		}
-		im.layers, im.diffIDs, im.lower = im.layers[:n], im.diffIDs[:n], true
-		if tree, err = m.make(ctx, from, im, []format{*formatOf(of.Format)}); err == nil {
+		tree, failed := m.makeLowerOf(ctx, p, of.Format, n)
+		if failed == nil {
 			return tree, nil
 		}
+		err = preferred(err, failed)
 	}
 	return tree, err
+}
+
+func (m *Images) makeLowerOf(ctx context.Context, p place, word string, n int) (tree chunk.ID, err error) {
+	from, err := m.open(p.Repository)
+	if err != nil {
+		return tree, err
+	}
+	im, err := readImage(ctx, from, p.Manifest)
+	if err != nil {
+		return tree, err
+	}
+	if n > len(im.layers) {
+		return tree, fmt.Errorf("manifest %s has only %d layers", p.Manifest, len(im.layers))
+	}
+	im.layers, im.diffIDs, im.lower = im.layers[:n], im.diffIDs[:n], true
+	return m.make(ctx, from, im, []format{*formatOf(word)})
 }
 
 // Soon implements resolver.Answerer.

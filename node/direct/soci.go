@@ -42,8 +42,10 @@ func readSOCI(ctx context.Context, m *Images, from *repository.Repository, im *r
 			return nil, notDirect{fmt.Errorf("the zTOC of layer %s: %w", d.Digest, err)}
 		}
 		spans, err := readPrefetch(ctx, from, indexed.Prefetch, table)
-		if err != nil {
+		if errors.As(err, new(notDirect)) {
 			m.config.Log.Warn("a layer's list of what a start reads is ignored", "layer", d.Digest, "err", err)
+		} else if err != nil {
+			return nil, err
 		}
 		l, err := table.Map(pack, d.Size, spans)
 		if err != nil {
@@ -90,7 +92,8 @@ func sociIndex(
 	return tables, nil
 }
 
-// readPrefetch reads a layer's list of what to prefetch, if there is one.
+// readPrefetch reads a layer's list of what to prefetch, if there is one. The error is notDirect if
+// the registry does not have the list, or the list is wrong.
 func readPrefetch(ctx context.Context, from *repository.Repository, list *soci.Blob, of *soci.Table) ([]soci.Spans,
 	error) {
 	if list == nil {
@@ -98,8 +101,15 @@ func readPrefetch(ctx context.Context, from *repository.Repository, list *soci.B
 	}
 	d := v1.Descriptor{Digest: digest.Digest(list.Digest.String()), Size: list.Size}
 	b, err := from.Blob(ctx, d, soci.MaxPrefetch)
+	if errors.Is(err, chunk.ErrNotFound) || d.Size > soci.MaxPrefetch {
+		err = notDirect{err}
+	}
 	if err != nil {
 		return nil, err
 	}
-	return soci.DecodePrefetch(b, of.Spans())
+	spans, err := soci.DecodePrefetch(b, of.Spans())
+	if err != nil {
+		return nil, notDirect{err}
+	}
+	return spans, nil
 }

@@ -3,6 +3,7 @@ package direct
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -52,15 +53,27 @@ func surveyLayer(
 			all = append(all, e)
 			return nil
 		})
+		if err != nil {
+			err = judge(a.Body, notDirect{fmt.Errorf("layer %s: %w", d.Digest, err)})
+		}
 		return err
 	})
 	switch {
 	case err != nil:
-		return nil, notDirect{fmt.Errorf("read layer %s: %w", d.Digest, err)}
+		return nil, err
 	case s.Blob != pack || "sha256:"+s.DiffID.String() != diffID.String():
 		return nil, notDirect{fmt.Errorf("layer %s has the diffID sha256:%s: the config says %s", d.Digest, s.DiffID,
 			diffID)}
 	}
 	l := &layer.Layer{Table: s.Table, Units: s.Units, Source: all.Source}
 	return &mapped{Layer: l, whole: true}, nil
+}
+
+// judge returns the error of a reader of a whole blob: found is what the reader has found in the
+// bytes so far. It counts only if the rest arrives, and all of them have the blob's digest.
+func judge(body io.Reader, found error) error {
+	if _, err := io.Copy(io.Discard, body); err != nil {
+		return err
+	}
+	return found
 }

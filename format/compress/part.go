@@ -8,6 +8,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
 )
 
 // maxPartWindow bounds the window of a zstd frame within a layer, in bytes. A part of a layer is
@@ -28,24 +30,25 @@ var (
 )
 
 // GzipPart returns the plain bytes of a part of a layer that consists of gzip members. It keeps
-// readers for the next call: the caller closes the result once.
+// readers for the next call: the caller closes the result once. The error of a reader is a
+// *chunk.InvalidError if the part is damaged, or ends too early. Otherwise it is that of r.
 func GzipPart(r io.Reader) (io.ReadCloser, error) {
-	z := gzipParts.Get().(*gzip.Reader)
-	if err := z.Reset(r); err != nil {
+	z, from := gzipParts.Get().(*gzip.Reader), &noted{r: r}
+	if err := z.Reset(from); err != nil {
 		gzipParts.Put(z)
-		return nil, fmt.Errorf("decompress: %w", err)
+		return nil, from.blame(err)
 	}
-	return &part{z, func() { gzipParts.Put(z) }}, nil
+	return &part{z, from, func() { gzipParts.Put(z) }}, nil
 }
 
 // ZstdPart returns the plain bytes of a part of a layer that consists of zstd frames, as GzipPart
 // does.
 func ZstdPart(r io.Reader) (io.ReadCloser, error) {
-	z := zstdParts.Get().(*zstd.Decoder)
-	if err := z.Reset(r); err != nil {
-		return nil, fmt.Errorf("decompress: %w", err)
+	z, from := zstdParts.Get().(*zstd.Decoder), &noted{r: r}
+	if err := z.Reset(from); err != nil {
+		return nil, from.blame(err)
 	}
-	return &part{z, func() {
+	return &part{z, from, func() {
 		if z.Reset(nil) == nil { // drops the reference to r
 			zstdParts.Put(z)
 		}
@@ -58,13 +61,44 @@ func ZstdPart(r io.Reader) (io.ReadCloser, error) {
 func PartDecoder() *zstd.Decoder { return UnitDecoder(maxPartWindow) }
 
 type part struct {
-	io.Reader
+	decoder io.Reader
+	from    *noted
 	release func()
+}
+
+func (p *part) Read(b []byte) (int, error) {
+	n, err := p.decoder.Read(b)
+	if err != nil && err != io.EOF {
+		err = p.from.blame(err)
+	}
+	return n, err
 }
 
 func (p *part) Close() error {
 	p.release()
 	return nil
+}
+
+// noted reads a compressed part, and notes the error that ends it.
+type noted struct {
+	r   io.Reader
+	err error // nil after io.EOF
+}
+
+func (n *noted) Read(b []byte) (int, error) {
+	got, err := n.r.Read(b)
+	if err != nil && err != io.EOF {
+		n.err = err
+	}
+	return got, err
+}
+
+// blame returns the error of a decoder: about the bytes, unless they could not be read.
+func (n *noted) blame(err error) error {
+	if n.err == nil {
+		err = &chunk.InvalidError{What: "compressed part", Err: err}
+	}
+	return fmt.Errorf("decompress: %w", err)
 }
 
 // GzipMember returns a function that compresses plain bytes as one gzip member, at a level of

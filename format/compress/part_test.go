@@ -3,10 +3,14 @@ package compress
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"io"
 	"testing"
+	"testing/iotest"
 
 	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
 )
 
 // A part is read from its first member to its last one. A reader that is used again has nothing of
@@ -48,6 +52,47 @@ func TestParts(t *testing.T) {
 			}
 			if err := r.Close(); err != nil {
 				t.Error(err)
+			}
+		}
+	}
+}
+
+// A damaged or truncated part is an InvalidError. What keeps the part from being read is not.
+func TestDamagedParts(t *testing.T) {
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	text := bytes.Repeat([]byte("a text that is long enough "), 100)
+	if _, err := z.Write(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	read := func(open func(io.Reader) (io.ReadCloser, error), from io.Reader) error {
+		r, err := open(from)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, r)
+		return errors.Join(err, r.Close())
+	}
+	for name, kind := range map[string]struct {
+		open   func(io.Reader) (io.ReadCloser, error)
+		stored []byte
+	}{"gzip": {GzipPart, zipped.Bytes()}, "zstd": {ZstdPart, encoder(nil).EncodeAll(text, nil)}} {
+		half := kind.stored[:len(kind.stored)/2]
+		damaged := bytes.Clone(kind.stored)
+		damaged[len(damaged)/2] ^= 0xff
+		for what, b := range map[string][]byte{"damaged": damaged, "truncated": half, "foreign": text} {
+			if err := read(kind.open, bytes.NewReader(b)); !errors.As(err, new(*chunk.InvalidError)) {
+				t.Errorf("%s, %s: %v, want an InvalidError", name, what, err)
+			}
+		}
+		broken := errors.New("the connection broke")
+		for _, some := range [][]byte{half, nil} {
+			err := read(kind.open, io.MultiReader(bytes.NewReader(some), iotest.ErrReader(broken)))
+			if !errors.Is(err, broken) || errors.As(err, new(*chunk.InvalidError)) {
+				t.Errorf("%s, after %d bytes: %v, want %v", name, len(some), err, broken)
 			}
 		}
 	}

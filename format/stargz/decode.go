@@ -22,8 +22,10 @@ const tableName = "stargz.index.json"
 // some seconds, for 100,000 files about half of one, and ends with ctx.
 //
 // Decode returns an error if the bytes match not all of the digests that t has, exceed a bound, or
-// contradict themselves. The error wraps a *tree.LimitError if the layer takes too much memory. It
-// wraps io.ErrUnexpectedEOF if stored ends early, and an error of stored itself.
+// contradict themselves. The error wraps a *chunk.InvalidError if they are not the bytes that t
+// names: they are damaged, or have another digest or length. It wraps a *tree.LimitError if the
+// layer takes too much memory, io.ErrUnexpectedEOF if stored ends early, and an error of stored
+// itself.
 func Decode(ctx context.Context, t Table, stored io.Reader) (*Layer, error) {
 	l, err := decode(ctx, t, stored)
 	if err != nil {
@@ -45,13 +47,13 @@ func decode(ctx context.Context, t Table, stored io.Reader) (*Layer, error) {
 		return nil, err
 	}
 	if err := text.check(t.Plain, t.PlainLength); err != nil {
-		return nil, fmt.Errorf("its plain bytes: %w", err)
+		return nil, &chunk.InvalidError{What: "the table", Err: fmt.Errorf("its plain bytes: %w", err)}
 	}
 	if _, err := io.Copy(io.Discard, in); err != nil {
 		return nil, fmt.Errorf("read what follows it: %w", err)
 	}
 	if err := in.check(t.Stored, t.Length); err != nil {
-		return nil, fmt.Errorf("its stored bytes: %w", err)
+		return nil, &chunk.InvalidError{What: "the table", Err: fmt.Errorf("its stored bytes: %w", err)}
 	}
 	return l, nil
 }
@@ -126,8 +128,11 @@ func decodeText(ctx context.Context, t Table, text io.Reader) (*Layer, error) {
 		return nil, fmt.Errorf("version %d, want 1", version)
 	}
 	in.allow()
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, fmt.Errorf("something follows the end of the table (%v)", err)
+	switch _, err := dec.Token(); {
+	case err == nil:
+		return nil, errors.New("something follows the end of the table")
+	case err != io.EOF:
+		return nil, fmt.Errorf("something follows the end of the table: %w", err)
 	}
 	return b.finish()
 }

@@ -232,9 +232,13 @@ func TestDecodeChecksDigests(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
 		}
+		if isInvalid := errors.As(err, new(*chunk.InvalidError)); isInvalid == (name == "no format") {
+			t.Errorf("%s: got %v, which is an InvalidError: %t", name, err, isInvalid)
+		}
 	}
 	broken := io.MultiReader(bytes.NewReader(text[:10]), errReader{})
-	if _, err := Decode(t.Context(), table, broken); !errors.Is(err, errRead) {
+	_, err = Decode(t.Context(), table, broken)
+	if !errors.Is(err, errRead) || errors.As(err, new(*chunk.InvalidError)) {
 		t.Errorf("got %v, want the reader's error", err)
 	}
 }

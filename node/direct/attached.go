@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -148,7 +149,8 @@ func fetchAttached(ctx context.Context, f attachment.Found, im *read, dir string
 	return checkLocations(c.Tree, dir)
 }
 
-// fetchBlob writes a blob to a new file, through fill.
+// fetchBlob writes a blob to a new file, through fill. The error is a *chunk.InvalidError if fill
+// cannot use the blob.
 func fetchBlob(ctx context.Context, f attachment.Found, d v1.Descriptor, path string,
 	fill func(r io.Reader, to io.Writer) error) error {
 	return f.In.Whole(ctx, d, func(a store.Answer) error {
@@ -156,8 +158,11 @@ func fetchBlob(ctx context.Context, f attachment.Found, d v1.Descriptor, path st
 			return err
 		}
 		return create(path, func(to io.Writer) error {
-			if err := fill(a.Body, to); err != nil {
+			if err := fill(a.Body, to); errors.As(err, new(*fs.PathError)) { // of the new file
 				return err
+			} else if err != nil {
+				err = &chunk.InvalidError{What: fmt.Sprintf("blob %s of %s", d.Digest, f.In), Err: err}
+				return repository.Judge(a.Body, err)
 			}
 			_, err := io.Copy(io.Discard, a.Body) // the digest is compared at the end
 			return err

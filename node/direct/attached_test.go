@@ -1,7 +1,6 @@
 package direct
 
 import (
-	"bytes"
 	"crypto/ed25519"
 	"errors"
 	"io"
@@ -25,6 +24,7 @@ import (
 	"lighter/format/trace"
 	"lighter/node/resolver"
 	"lighter/registries"
+	"lighter/registries/push"
 	"lighter/store"
 	"lighter/store/attachment"
 	client "lighter/store/registry"
@@ -288,13 +288,10 @@ func TestAttachedRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	forged := []byte(strings.ReplaceAll(string(artifact.Bytes), subject.Digest.String(), manifest.Digest.String()))
-	push := func(b []byte) {
-		d := v1.Descriptor{MediaType: v1.MediaTypeImageManifest, Digest: digest.FromBytes(b), Size: int64(len(b))}
-		if err := to.Manifest(t.Context(), d, b); err != nil {
-			t.Fatal(err)
-		}
+	d := push.Bytes(v1.MediaTypeImageManifest, forged).Descriptor
+	if err := to.Manifest(t.Context(), d, forged); err != nil {
+		t.Fatal(err)
 	}
-	push(forged)
 	others, err := attachment.Images(t.Context(), attacker, "", false)
 	if err != nil {
 		t.Fatal(err)
@@ -304,22 +301,71 @@ func TestAttachedRefused(t *testing.T) {
 	// A known key has signed contents whose tables are in the wrong order.
 	wrong := *found[0].Contents
 	wrong.Manifest, wrong.Chain = manifest.Digest, others[0].Chain()
-	envelope, err := attached.Seal(&wrong, []ed25519.PrivateKey{key})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := v1.Descriptor{MediaType: attached.MediaTypeEnvelope, Digest: digest.FromBytes(envelope),
-		Size: int64(len(envelope))}
-	err = to.Blob(t.Context(), d, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(envelope)), nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := attached.Manifest(&wrong, envelope, manifest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	push(b)
+	attachContents(t, to, manifest, wrong, key)
 	refuse("tables of other layers", "the table of layer 2", others[0], attacker)
+}
+
+// An index whose blobs are damaged, although they have their digests, does not count. An older one
+// does.
+func TestDamagedAttached(t *testing.T) {
+	r, key := registrytest.Start(t, true), signer(1)
+	ref, subject := r.Push(t, plainImage(t, 1, 2), "team/image:1")
+	im := attachTo(t, ref, key, attachment.Place{})
+	right, _, err := attachment.List(t.Context(), im)
+	if err != nil || len(right) != 1 {
+		t.Fatal(right, err)
+	}
+	index, err := im.From.Blob(t.Context(), right[0].Contents.Index, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index[len(index)/2] ^= 0xff
+	to, err := client.FindDestination(t.Context(), ref, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob := func(d v1.Descriptor, b []byte) v1.Descriptor {
+		t.Helper()
+		one := push.Bytes(d.MediaType, b)
+		if err := to.Blob(t.Context(), one.Descriptor, one.Open); err != nil {
+			t.Fatal(err)
+		}
+		return one.Descriptor
+	}
+	damaged := *right[0].Contents
+	damaged.Version++
+	damaged.Index = blob(damaged.Index, index)
+	attachContents(t, to, subject, damaged, key)
+	unsorted := *right[0].Contents
+	unsorted.Version += 2
+	unsorted.Locations = blob(unsorted.Locations, []byte("no zstd, but long enough"))
+	attachContents(t, to, subject, unsorted, key)
+	m := believing(t, r, t.TempDir(), key)
+	answer, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref))
+	if err != nil || answer.Image.Statement.Tree != right[0].Contents.Tree {
+		t.Errorf("answer %+v, %v; want the oldest index", answer, err)
+	}
+}
+
+// attachContents signs contents, and attaches them to an image.
+func attachContents(t *testing.T, to *client.Destination, subject v1.Descriptor, c attached.Contents,
+	key ed25519.PrivateKey) {
+	t.Helper()
+	envelope, err := attached.Seal(&c, []ed25519.PrivateKey{key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob := push.Bytes(attached.MediaTypeEnvelope, envelope)
+	if err := to.Blob(t.Context(), blob.Descriptor, blob.Open); err != nil {
+		t.Fatal(err)
+	}
+	b, err := attached.Manifest(&c, envelope, subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Manifest(t.Context(), push.Bytes(v1.MediaTypeImageManifest, b).Descriptor, b); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // The tree of the lower layers of such an image is made when an image without an index has other

@@ -90,10 +90,11 @@ func (p *pieces) next() error {
 	return nil
 }
 
-// end returns io.EOF if the blob has its digest.
+// end returns io.EOF if the blob has its digest, and otherwise a *chunk.InvalidError.
 func (p *pieces) end() error {
 	if got := digest.NewDigest(p.blob.Digest.Algorithm(), p.sum); got != p.blob.Digest {
-		return fmt.Errorf("%s sends a blob with the digest %s", p.from, got)
+		return &chunk.InvalidError{What: fmt.Sprintf("blob %s of %s", p.blob.Digest, p.from),
+			Err: fmt.Errorf("its digest is %s", got)}
 	}
 	return io.EOF
 }

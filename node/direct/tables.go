@@ -8,6 +8,7 @@ import (
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"lighter/format/chunk"
 	"lighter/format/stargz"
 	"lighter/store"
 	"lighter/store/repository"
@@ -32,7 +33,7 @@ func mapLayer(ctx context.Context, from *repository.Repository, d v1.Descriptor)
 	}
 	var l *stargz.Layer
 	err = from.Range(ctx, d, t.Offset, t.Length, func(a store.Answer) (err error) {
-		if l, err = stargz.Decode(ctx, t, a.Body); err != nil {
+		if l, err = stargz.Decode(ctx, t, a.Body); err != nil && !errors.As(err, new(*chunk.InvalidError)) {
 			err = notDirect{err}
 		}
 		return err

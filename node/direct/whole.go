@@ -3,7 +3,6 @@ package direct
 import (
 	"context"
 	"fmt"
-	"io"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -54,7 +53,7 @@ func surveyLayer(
 			return nil
 		})
 		if err != nil {
-			err = judge(a.Body, notDirect{fmt.Errorf("layer %s: %w", d.Digest, err)})
+			err = repository.Judge(a.Body, notDirect{fmt.Errorf("layer %s: %w", d.Digest, err)})
 		}
 		return err
 	})
@@ -67,13 +66,4 @@ func surveyLayer(
 	}
 	l := &layer.Layer{Table: s.Table, Units: s.Units, Source: all.Source}
 	return &mapped{Layer: l, whole: true}, nil
-}
-
-// judge returns the error of a reader of a whole blob: found is what the reader has found in the
-// bytes so far. It counts only if the rest arrives, and all of them have the blob's digest.
-func judge(body io.Reader, found error) error {
-	if _, err := io.Copy(io.Discard, body); err != nil {
-		return err
-	}
-	return found
 }

@@ -3,6 +3,7 @@ package direct
 import (
 	"bytes"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -68,6 +69,46 @@ func TestTroubleIsNoVerdict(t *testing.T) {
 		if _, err := f.ask(t, m, p); err != nil {
 			t.Errorf("after %s: %v", what, err)
 		}
+	}
+}
+
+// A table that arrives damaged is one of wrong bytes, in each format.
+func TestDamagedTable(t *testing.T) {
+	for _, format := range lazyFormats[:2] {
+		f := startFake(t)
+		p := f.push(t, "a/image", format, nil, layerOf("good"))
+		m := f.images(t, t.TempDir(), []string{"**"}, nil)
+		d := p.layers[0]
+		damaged := slices.Clone(f.blobs[d.Digest])
+		for i := range damaged[:len(damaged)-200] { // the table, but not the footer
+			damaged[i] ^= 0xff
+		}
+		f.set(func(w http.ResponseWriter, req *http.Request) bool {
+			isLayer := strings.HasSuffix(req.URL.Path, d.Digest.String())
+			if isLayer {
+				http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(damaged))
+			}
+			return isLayer
+		})
+		if _, err := f.ask(t, m, p); !errors.As(err, new(*chunk.InvalidError)) || errors.Is(err, chunk.ErrNotFound) ||
+			!strings.Contains(err.Error(), d.Digest.String()) {
+			t.Errorf("%s: %v, want an InvalidError with the layer's digest", format.name, err)
+		}
+	}
+}
+
+// A layer that is read to be verified, and arrives with other bytes, is no wrong layer.
+func TestDamagedPieces(t *testing.T) {
+	f := startFake(t)
+	p := f.push(t, "a/image", lazyFormats[0], nil, layerOf("good"))
+	from, err := f.images(t, t.TempDir(), nil, nil).open(f.host + "/a/image")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.blobs[p.layers[0].Digest][100] ^= 0xff
+	_, err = io.Copy(io.Discard, newPieces(t.Context(), from, p.layers[0], atOnce))
+	if !errors.As(err, new(*chunk.InvalidError)) || !strings.Contains(err.Error(), p.layers[0].Digest.String()) {
+		t.Errorf("%v, want an InvalidError with the layer's digest", err)
 	}
 }
 

@@ -332,6 +332,24 @@ func TestAttachRefuses(t *testing.T) {
 		return true
 	})
 	refuse("another blob", im.Layers[0].Digest.String(), im)
+	var damaged []byte
+	r.Spoil(nil)
+	err := im.From.Whole(t.Context(), im.Layers[0], func(a store.Answer) (err error) {
+		damaged, err = io.ReadAll(a.Body)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged[len(damaged)/2] ^= 0xff
+	r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
+		if req.Method != "GET" || !strings.HasSuffix(req.URL.Path, im.Layers[0].Digest.String()) {
+			return false
+		}
+		_, _ = w.Write(damaged)
+		return true
+	})
+	refuse("a damaged blob", "blob "+im.Layers[0].Digest.String()+" is invalid: its digest is ", im)
 	r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
 		if req.Method != "POST" && req.Method != "PUT" {
 			return false

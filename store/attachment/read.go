@@ -65,6 +65,9 @@ func (w *work) survey(ctx context.Context, i int, all *tree.Entries) error {
 			*all = append(*all, e)
 			return nil
 		})
+		if err != nil {
+			err = repository.Judge(a.Body, err)
+		}
 		return err
 	})
 	switch {

@@ -32,6 +32,16 @@ func (v *verified) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Judge returns the error for a take of Whole that has found something wrong with a blob before its
+// end. What it has found counts only if the rest arrives, and the blob has its digest. Otherwise
+// the error is the body's.
+func Judge(body io.Reader, found error) error {
+	if _, err := io.Copy(io.Discard, body); err != nil {
+		return err
+	}
+	return found
+}
+
 // checkDigest returns io.EOF, or an error if what was hashed has another digest.
 func checkDigest(what string, want digest.Digest, sum hash.Hash) error {
 	if got := digest.NewDigest(want.Algorithm(), sum); got != want {

@@ -50,7 +50,7 @@ deploy/image:
 durable:
 format/attached: format/chunk format/index format/pack
 format/chunk:
-format/compress:
+format/compress: format/chunk
 format/deflate:
 format/erofs: format/tree
 format/guess: format/chunk format/erofs format/index format/trace format/tree
@@ -159,7 +159,7 @@ node/control: buildinfo durable node/binds node/completion node/imagecache node/
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
 node/direct: durable format/attached format/chunk format/compress format/guess format/index format/layer
 	format/layer/audit format/layer/survey format/pack format/soci format/stargz format/tree node/resolver
-	registries sleep store store/attachment store/repository wire wire/pattern | store/registry
+	registries sleep store store/attachment store/repository wire wire/pattern | registries/push store/registry
 node/directory: durable format/chunk node/flight node/mount node/platform wire
 node/doctor: buildinfo bytesize format/index format/tree node node/control node/front/containerd node/fuse node/mount
 	node/report proc store/disk store/origin wire wire/client | durable node/binds node/directory

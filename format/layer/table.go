@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -189,14 +190,36 @@ func (t *Table) Unit(n uint32) (*Unit, error) {
 	return u, nil
 }
 
+// CheckRanges returns an error if a unit is outside of the blob. It reads 68 bytes for each unit.
+func (t *Table) CheckRanges() error {
+	records := bufio.NewReader(io.NewSectionReader(t.r, headerSize, t.units*unitSize))
+	var r [unitSize]byte
+	for n := range t.units {
+		_, err := io.ReadFull(records, r[:])
+		if err == nil {
+			err = decodeUnit(r[:]).checkRange(t.size)
+		}
+		if err != nil {
+			return fmt.Errorf("unit %d of the table of layer %s: %w", n, t.blob.Short(), err)
+		}
+	}
+	return nil
+}
+
+// decodeUnit decodes the record of a unit, without its chunks and its window.
+func decodeUnit(r []byte) *Unit {
+	le := binary.LittleEndian
+	return &Unit{Offset: int64(le.Uint64(r)), Stored: int64(le.Uint32(r[8:])), Codec: Codec(r[32]), Seal: Seal(r[33]),
+		Bits: r[34], Digest: chunk.ID(r[36:])}
+}
+
 func (t *Table) unit(n uint32) (*Unit, error) {
 	le := binary.LittleEndian
 	r, err := t.read(headerSize+int64(n)*unitSize, unitSize)
 	if err != nil {
 		return nil, err
 	}
-	u := &Unit{Offset: int64(le.Uint64(r)), Stored: int64(le.Uint32(r[8:])), Codec: Codec(r[32]), Seal: Seal(r[33]),
-		Bits: r[34], Digest: chunk.ID(r[36:])}
+	u := decodeUnit(r)
 	first, count := int64(le.Uint32(r[12:])), int64(le.Uint32(r[16:]))
 	at, packed := le.Uint64(r[20:]), int64(le.Uint32(r[28:]))
 	if r[35] != 0 || count > MaxChunks || first > t.chunks-count || packed > maxPacked || at > uint64(t.windows) ||

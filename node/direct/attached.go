@@ -16,6 +16,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"lighter/format/attached"
 	"lighter/format/chunk"
 	"lighter/format/compress"
 	"lighter/format/index"
@@ -114,7 +115,7 @@ func makeSurveyed(
 }
 
 // fetchAttached fetches an index, its locations and its layer tables. The error is a
-// *chunk.InvalidError if they are not those of the image.
+// *chunk.InvalidError if they are not those of the image, or name bytes that it does not have.
 func fetchAttached(ctx context.Context, f attachment.Found, im *read, dir string) error {
 	c := f.Contents
 	if len(c.Tables) != len(im.layers) {
@@ -127,8 +128,9 @@ func fetchAttached(ctx context.Context, f attachment.Found, im *read, dir string
 	group.Go(func() error {
 		return fetchBlob(fetching, f, c.Locations, filepath.Join(dir, "locations"), unzipped)
 	})
+	units := make([]int, len(c.Tables))
 	for i, d := range c.Tables {
-		group.Go(func() error {
+		group.Go(func() (err error) {
 			path := tablePath(dir, i)
 			if err := fetchBlob(fetching, f, d, path, func(r io.Reader, to io.Writer) error {
 				_, err := io.Copy(to, r)
@@ -136,17 +138,51 @@ func fetchAttached(ctx context.Context, f attachment.Found, im *read, dir string
 			}); err != nil {
 				return err
 			}
-			l, err := openLayer(path, im.layers[i])
-			if err != nil {
+			if units[i], err = checkTable(path, im.layers[i]); err != nil {
 				return &chunk.InvalidError{What: fmt.Sprintf("the table of layer %d", i+1), Err: err}
 			}
-			return l.file.Close()
+			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return checkLocations(c.Tree, dir)
+	packs, err := unitsOf(im.layers, units, c.Packs)
+	if err != nil {
+		return err
+	}
+	return checkLocations(c, packs, dir)
+}
+
+// checkTable returns the number of units of a layer's table, or an error if it is not the layer's,
+// or a unit is outside of the layer.
+func checkTable(path string, d v1.Descriptor) (units int, err error) {
+	l, err := openLayer(path, d)
+	if err != nil {
+		return 0, err
+	}
+	return l.table.Units(), errors.Join(l.table.CheckRanges(), l.file.Close())
+}
+
+// unitsOf returns how many units each pack of an image has: its layers, with a number of units
+// each, and its startup packs.
+func unitsOf(layers []v1.Descriptor, units []int, startups []attached.Pack) (map[chunk.ID]int, error) {
+	all := map[chunk.ID]int{}
+	for i, d := range layers {
+		id, err := packOf(d)
+		if err != nil {
+			return nil, err
+		}
+		all[id] = max(all[id], units[i])
+	}
+	for _, p := range startups {
+		id, err := packOf(p.Blob)
+		if err != nil {
+			return nil, err
+		}
+		all[id] = len(p.Units)
+	}
+	return all, nil
 }
 
 // fetchBlob writes a blob to a new file, through fill. The error is a *chunk.InvalidError if fill
@@ -197,17 +233,15 @@ func fetchIndex(ctx context.Context, f attachment.Found, path string) error {
 	})
 }
 
-// checkLocations returns an error if the file of locations is not that of the index.
-func checkLocations(tree chunk.ID, dir string) error {
-	wrong := func(err error) error {
-		return &chunk.InvalidError{What: "the locations of tree " + tree.Short(), Err: err}
-	}
+// checkLocations returns an error if the file of locations is not that of the index, or leads to
+// other units than those of the image's packs.
+func checkLocations(c *attached.Contents, packs map[chunk.ID]int, dir string) error {
 	plain, err := os.Open(filepath.Join(dir, "index"))
 	if err != nil {
 		return err
 	}
 	defer plain.Close() // only read
-	header, err := index.ReceiveHeader(plain, tree)
+	header, err := index.ReceiveHeader(plain, c.Tree)
 	if err != nil {
 		return err
 	}
@@ -220,8 +254,34 @@ func checkLocations(tree chunk.ID, dir string) error {
 	if err != nil {
 		return err
 	}
-	if _, err = index.OpenLocations(file, info.Size(), tree, header.Extents); err != nil {
-		return wrong(err)
+	locations, err := index.OpenLocations(file, info.Size(), c.Tree, header.Extents)
+	if err == nil {
+		err = locations.Each(func(extent int64, u chunk.Unit) error {
+			if n, known := packs[u.Pack]; !known || int64(u.N) >= int64(n) {
+				return fmt.Errorf("extent %d is in unit %d of pack %s, which the image does not have", extent, u.N,
+					u.Pack.Short())
+			}
+			return nil
+		})
+	}
+	if err == nil {
+		err = checkStartups(locations.Startups(), c.Packs)
+	}
+	if err != nil {
+		return &chunk.InvalidError{What: "the locations of tree " + c.Tree.Short(), Err: err}
+	}
+	return nil
+}
+
+// checkStartups returns an error if locations name other startup packs than the artifact has.
+func checkStartups(named []index.Startup, packs []attached.Pack) error {
+	for _, s := range named {
+		isIt := func(p attached.Pack) bool {
+			return p.Blob.Digest.Encoded() == s.Pack.String() && slices.Equal(p.Units, s.Units)
+		}
+		if !slices.ContainsFunc(packs, isIt) {
+			return fmt.Errorf("startup pack %s is not one of the artifact's", s.Pack.Short())
+		}
 	}
 	return nil
 }

@@ -1,7 +1,9 @@
 package direct
 
 import (
+	"bytes"
 	"crypto/ed25519"
+	"encoding/binary"
 	"errors"
 	"io"
 	"log/slog"
@@ -20,6 +22,7 @@ import (
 	"lighter/durable"
 	"lighter/format/attached"
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/format/index"
 	"lighter/format/trace"
 	"lighter/node/resolver"
@@ -345,6 +348,125 @@ func TestDamagedAttached(t *testing.T) {
 	if err != nil || answer.Image.Statement.Tree != right[0].Contents.Tree {
 		t.Errorf("answer %+v, %v; want the oldest index", answer, err)
 	}
+}
+
+// An index whose locations or tables lead to bytes that the image does not have is refused before
+// the image is answered.
+func TestLocationsOutsideOfTheImage(t *testing.T) {
+	r, key := registrytest.Start(t, true), signer(1)
+	ref, subject := r.Push(t, plainImage(t, 1, 2), "team/image:1")
+	im := attachTo(t, ref, key, attachment.Place{})
+	found, _, err := attachment.List(t.Context(), im)
+	if err != nil || len(found) != 1 || len(found[0].Contents.Packs) == 0 {
+		t.Fatal(found, err)
+	}
+	right := *found[0].Contents
+	m := believing(t, r, t.TempDir(), key)
+	if _, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref)); err != nil {
+		t.Fatal(err)
+	}
+	to, err := client.FindDestination(t.Context(), ref, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob := func(mediaType string, b []byte) v1.Descriptor {
+		t.Helper()
+		one := push.Bytes(mediaType, b)
+		if err := to.Blob(t.Context(), one.Descriptor, one.Open); err != nil {
+			t.Fatal(err)
+		}
+		return one.Descriptor
+	}
+	// relocated returns contents whose first extent is in another unit.
+	relocated := func(first func(u chunk.Unit) chunk.Unit) attached.Contents {
+		t.Helper()
+		b := index.NewLocations(right.Tree)
+		locations := openLocations(t, m.kept.path(right.Tree, "locations"), right.Tree)
+		err := locations.Each(func(i int64, u chunk.Unit) error {
+			if i == 0 {
+				u = first(u)
+			}
+			b.Add(u)
+			return nil
+		})
+		for _, s := range locations.Startups() {
+			b.Startup(s)
+		}
+		var zipped bytes.Buffer
+		z := compress.IndexEncoder(&zipped, 1<<20)
+		_, writeErr := z.Write(b.Encode())
+		if err := errors.Join(err, writeErr, z.Close()); err != nil {
+			t.Fatal(err)
+		}
+		c := right
+		c.Locations = blob(c.Locations.MediaType, zipped.Bytes())
+		return c
+	}
+	packless, outside := right, right
+	packless.Packs = nil
+	table, err := im.From.Blob(t.Context(), right.Tables[0], 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary.LittleEndian.PutUint64(table[64:], uint64(im.Layers[0].Size)) // the offset of the first unit
+	outside.Tables = slices.Clone(right.Tables)
+	outside.Tables[0] = blob(attached.MediaTypeTable, table)
+	for what, c := range map[string]struct {
+		contents attached.Contents
+		want     string
+	}{
+		"another pack": {relocated(func(chunk.Unit) chunk.Unit { return chunk.Unit{Pack: chunk.Sum([]byte("other"))} }),
+			"which the image does not have"},
+		"no pack": {relocated(func(chunk.Unit) chunk.Unit { return chunk.Unit{} }), "which the image does not have"},
+		"another unit": {relocated(func(u chunk.Unit) chunk.Unit { u.N += 1000; return u }),
+			"which the image does not have"},
+		"other startup packs":    {packless, "which the image does not have"},
+		"a range of other bytes": {outside, "unit 0 of the table of layer"},
+	} {
+		if _, err := attachment.RemoveAll(t.Context(), im, attachment.Place{}, nil); err != nil {
+			t.Fatal(err)
+		}
+		attachContents(t, to, subject, c.contents, key)
+		m := believing(t, r, t.TempDir(), key)
+		_, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref))
+		if !errors.Is(err, chunk.ErrNotFound) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", what, err, c.want)
+		}
+	}
+	resized := right.Packs[0]
+	resized.Units = append([]uint32{1}, resized.Units...)
+	startups := []index.Startup{{Pack: chunk.Sum(nil), Units: resized.Units}}
+	if err := checkStartups(startups, []attached.Pack{resized}); err == nil {
+		t.Error("a startup pack that the artifact does not have was accepted")
+	}
+	if startups[0].Pack, err = resized.ID(); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkStartups(startups, []attached.Pack{resized}); err != nil {
+		t.Error(err)
+	}
+	if err := checkStartups(startups, right.Packs); err == nil {
+		t.Error("a startup pack with other units was accepted")
+	}
+}
+
+// openLocations opens the locations in a file until the test ends.
+func openLocations(t *testing.T, path string, tree chunk.ID) *index.Locations {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	info, err := file.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	locations, err := index.OpenLocations(file, info.Size(), tree, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return locations
 }
 
 // attachContents signs contents, and attaches them to an image.

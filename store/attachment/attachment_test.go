@@ -12,7 +12,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -293,6 +295,46 @@ func TestFindRefuses(t *testing.T) {
 	_, refused, err = attachment.List(t.Context(), find(t, ref))
 	if err != nil || refused == nil || !strings.Contains(refused.Error(), "is the index of manifest") {
 		t.Errorf("an index of another image: %v, %v", refused, err)
+	}
+}
+
+// Several artifacts are looked at at a time. The newest version counts, whichever answer arrives
+// first.
+func TestFindLooksAtSeveral(t *testing.T) {
+	r := registrytest.Start(t, true)
+	ref, _ := r.Push(t, image(t), "team/image:1")
+	im := find(t, ref)
+	const several = 4
+	artifacts := map[string]bool{}
+	for i := range byte(several) {
+		o := attachment.Options{Keys: []ed25519.PrivateKey{keyOf(i + 1)}}
+		artifacts[attach(t, im, attachment.Place{}, o, "attached").Artifact] = true
+	}
+	var begun atomic.Int32
+	all := make(chan struct{})
+	r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
+		_, which, _ := strings.Cut(req.URL.Path, "/manifests/")
+		if !artifacts[which] {
+			return false
+		}
+		if begun.Add(1) == several {
+			close(all)
+		}
+		select {
+		case <-all:
+		case <-time.After(20 * time.Second):
+			t.Errorf("%d artifacts are looked at at a time, want %d", begun.Load(), several)
+		}
+		return false
+	})
+	found, refused, err := attachment.List(t.Context(), im)
+	if err != nil || refused != nil || len(found) != several {
+		t.Fatalf("found %+v, %v, %v, want %d", found, refused, err, several)
+	}
+	for i, f := range found {
+		if f.Contents.Version != several-i || !f.By.Equal(publicOf(keyOf(byte(several-i)))) {
+			t.Errorf("place %d has version %d", i, f.Contents.Version)
+		}
 	}
 }
 

@@ -11,15 +11,20 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 
 	"lighter/format/attached"
 	"lighter/format/chunk"
 	"lighter/store/repository"
 )
 
-// maxFound bounds the attached indexes of one image that are looked at: those that claim the newest
-// versions.
-const maxFound = 16
+const (
+	// maxFound bounds the attached indexes of one image that are looked at: those that claim the
+	// newest versions.
+	maxFound = 16
+	// looksAtOnce is how many of them are looked at at a time.
+	looksAtOnce = 8
+)
 
 // Found is an attached index in a registry.
 type Found struct {
@@ -61,35 +66,57 @@ func Listed(ctx context.Context, from *repository.Repository, image digest.Diges
 // Among is Find, for callers that have the list already.
 func Among(ctx context.Context, from *repository.Repository, listed []v1.Descriptor, image digest.Digest,
 	chain string, others []*repository.Repository, trust Trust) (all []Found, refused, err error) {
-	look := func(in *repository.Repository, which string, subject digest.Digest) error {
-		f, err := open(ctx, in, which, subject, trust)
-		switch {
-		// A list may name what was deleted, and users who may push can put anything into it.
-		case errors.As(err, new(*wrongError)), errors.As(err, new(*chunk.InvalidError)),
-			errors.Is(err, chunk.ErrNotFound):
-			refused = errors.Join(refused, err)
-		case err != nil:
-			return err
-		case f.Contents.Manifest != image || f.Contents.Chain != chain:
-			refused = errors.Join(refused, fmt.Errorf("artifact %s is the index of manifest %s", which,
-				f.Contents.Manifest))
-		default:
-			all = append(all, f)
-		}
-		return nil
-	}
-	var failed error
+	looks := make([]look, 0, maxFound+len(others))
 	for _, d := range listed[:min(len(listed), maxFound)] {
-		failed = errors.Join(failed, look(from, d.Digest.String(), image))
+		looks = append(looks, look{in: from, which: d.Digest.String(), subject: image})
 	}
 	for _, in := range others {
-		failed = errors.Join(failed, look(in, attached.ChainTag(chain), ""))
+		looks = append(looks, look{in: in, which: attached.ChainTag(chain)})
+	}
+	group := errgroup.Group{}
+	group.SetLimit(looksAtOnce)
+	for i := range looks {
+		group.Go(func() error { looks[i].run(ctx, image, chain, trust); return nil })
+	}
+	_ = group.Wait() // each look has its own error
+	var failed error
+	for _, l := range looks { // in the order of the list, whichever has ended first
+		if refused, failed = errors.Join(refused, l.refused), errors.Join(failed, l.failed); l.found != nil {
+			all = append(all, *l.found)
+		}
 	}
 	if len(all) == 0 && failed != nil {
 		return nil, refused, failed
 	}
 	slices.SortStableFunc(all, func(a, b Found) int { return cmp.Compare(b.Contents.Version, a.Contents.Version) })
 	return all, errors.Join(refused, failed), nil
+}
+
+// look is a look at what may be an image's index.
+type look struct {
+	in      *repository.Repository
+	which   string        // the artifact's digest or tag
+	subject digest.Digest // that the artifact must have
+
+	found   *Found
+	refused error // why it does not count
+	failed  error // why it cannot be looked at now
+}
+
+// run sets what has come of the look.
+func (l *look) run(ctx context.Context, image digest.Digest, chain string, trust Trust) {
+	f, err := open(ctx, l.in, l.which, l.subject, trust)
+	switch {
+	// A list may name what was deleted, and users who may push can put anything into it.
+	case errors.As(err, new(*wrongError)), errors.As(err, new(*chunk.InvalidError)), errors.Is(err, chunk.ErrNotFound):
+		l.refused = err
+	case err != nil:
+		l.failed = err
+	case f.Contents.Manifest != image || f.Contents.Chain != chain:
+		l.refused = fmt.Errorf("artifact %s is the index of manifest %s", l.which, f.Contents.Manifest)
+	default:
+		l.found = &f
+	}
 }
 
 // wrongError says that an artifact is not what it should be.

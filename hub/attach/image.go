@@ -116,7 +116,7 @@ func isNotFound(err error) bool {
 // find returns the indexes of the image that one of the hub's keys has signed, the newest version
 // first.
 func (w *work) find(ctx context.Context) (all []found, err error) {
-	listed, err := w.to.Referrers(ctx, w.subject.Digest, attached.ArtifactType)
+	listed, err := w.from.Referrers(ctx, w.subject.Digest, attached.ArtifactType)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", pull.ErrSource, err)
 	}

@@ -22,6 +22,7 @@ import (
 	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/registries"
+	"lighter/registries/push"
 )
 
 // ErrSource marks errors of the registry that an image is copied from.
@@ -176,6 +177,11 @@ func (s *Source) manifest(ctx context.Context, which string) (registry.Manifest,
 func mediaType(header http.Header) string {
 	text, _, _ := strings.Cut(header.Get("Content-Type"), ";")
 	return strings.TrimSpace(text)
+}
+
+// Referrers lists the manifests of a type that refer to subject (push.Referrers).
+func (s *Source) Referrers(ctx context.Context, subject digest.Digest, artifactType string) ([]v1.Descriptor, error) {
+	return push.Referrers(ctx, s.client, s.ref.Context(), subject, artifactType)
 }
 
 // Config returns the bytes of a config.

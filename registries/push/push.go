@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -116,28 +115,6 @@ func (d *Destination) put(ctx context.Context, ref name.Reference, m ocispec.Des
 // Repository returns HOST[:PORT]/PATH of the destination.
 func (d *Destination) Repository() string { return d.ref.Context().Name() }
 
-// Referrers lists the manifests of a type that refer to subject, as the registry has them or, where
-// it has no referrers API, the list under a tag. Nothing of it is verified.
-func (d *Destination) Referrers(ctx context.Context, subject digest.Digest, artifactType string) (
-	all []ocispec.Descriptor, err error) {
-	options := append(slices.Clip(d.options), remote.WithContext(ctx), remote.WithFilter("artifactType", artifactType))
-	list, err := remote.Referrers(d.ref.Context().Digest(subject.String()), options...)
-	var found *v1.IndexManifest
-	if err == nil {
-		found, err = list.IndexManifest()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list what refers to %s in %s: %w", subject, d.ref.Context(), err)
-	}
-	for _, m := range found.Manifests {
-		if m.ArtifactType == artifactType {
-			all = append(all, ocispec.Descriptor{MediaType: string(m.MediaType), Size: m.Size,
-				Digest: digest.Digest(m.Digest.String())})
-		}
-	}
-	return all, nil
-}
-
 // May returns an error unless client may push to a repository: it begins an upload, and cancels it.
 func May(ctx context.Context, client *http.Client, to name.Repository) error {
 	at := url.URL{Scheme: to.Scheme(), Host: to.RegistryStr(), Path: "/v2/" + to.RepositoryStr() + "/blobs/uploads/"}
@@ -181,7 +158,7 @@ var ErrNoDeletion = errors.New("the registry does not delete manifests")
 // registry deletes none.
 func (d *Destination) Delete(ctx context.Context, m, subject ocispec.Descriptor) error {
 	repo := d.ref.Context()
-	listed, err := d.unlist(ctx, repo.Tag(strings.Replace(subject.Digest.String(), ":", "-", 1)), m)
+	listed, err := d.unlist(ctx, repo.Tag(ListTag(subject.Digest)), m)
 	if err == nil {
 		err = d.pusher.Delete(ctx, repo.Digest(m.Digest.String()))
 	}

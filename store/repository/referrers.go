@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/format/chunk"
+	"lighter/registries/push"
 )
 
 const (
@@ -103,14 +103,16 @@ func (r *Repository) page(ctx context.Context, at *url.URL, artifactType string)
 	if !isApplied(a.Header, "artifactType") {
 		index = ofType(index, artifactType)
 	}
-	following, err = nextPage(a)
-	return index, following, err
+	if following, err = push.NextPage(a.Header, a.url); err != nil {
+		return nil, nil, a.invalid(err)
+	}
+	return index, following, nil
 }
 
 // taggedReferrers reads the index under the tag that takes the place of the referrers API.
 func (r *Repository) taggedReferrers(ctx context.Context, subject digest.Digest, artifactType string) ([]v1.Descriptor,
 	error) {
-	a, err := r.send(ctx, http.MethodGet, r.url("manifests", fallbackTag(subject)), manifestHeader())
+	a, err := r.send(ctx, http.MethodGet, r.url("manifests", push.ListTag(subject)), manifestHeader())
 	if err != nil {
 		return nil, err
 	}
@@ -132,13 +134,6 @@ func (r *Repository) taggedReferrers(ctx context.Context, subject digest.Digest,
 		err = a.invalid(fmt.Errorf("it lists more than %d", maxReferrers))
 	}
 	return ofType(all, artifactType), err
-}
-
-// fallbackTag returns the tag under which clients keep the referrers of a manifest, where the
-// registry does not: ALGORITHM-HEX, of which the digits are cut to 64.
-func fallbackTag(subject digest.Digest) string {
-	hex := subject.Encoded()
-	return subject.Algorithm().String() + "-" + hex[:min(len(hex), 64)]
 }
 
 func (a *answer) parseIndex(b []byte) ([]v1.Descriptor, error) {
@@ -169,22 +164,3 @@ func isApplied(header http.Header, filter string) bool {
 	}
 	return false
 }
-
-// nextPage returns the URL of the page after an answer, or nil. It has to be the registry's.
-func nextPage(a *answer) (*url.URL, error) {
-	link := nextLink.FindStringSubmatch(strings.Join(a.Header.Values("Link"), ", "))
-	if link == nil {
-		return nil, nil
-	}
-	to, err := target(a.url, link[1])
-	switch {
-	case err != nil:
-		return nil, a.invalid(errors.New("its header Link has no URL of HTTP"))
-	case to.Host != a.url.Host:
-		return nil, a.invalid(fmt.Errorf("its next page is at another host, %s", to.Host))
-	}
-	return to, nil
-}
-
-// nextLink matches the URL of the next page in a header Link: <URL>; rel="next".
-var nextLink = regexp.MustCompile(`(?i)<([^>]*)>[^<]*;\s*rel\s*=\s*"?next\b`)

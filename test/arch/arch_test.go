@@ -103,7 +103,7 @@ hub/objects: durable format/chunk format/compress format/index format/pack hub/a
 hub/oci: hub/registry
 hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/outage: hub/away hub/report
-hub/pull: hub/oci hub/registry hub/report registries sleep wire
+hub/pull: hub/oci hub/registry hub/report registries registries/push sleep wire
 hub/pullthrough: hub/oci hub/pull hub/registry hub/report wire wire/pattern
 hub/pushthrough: hub/oci hub/pullthrough hub/registries hub/registry hub/report hub/uploads sleep wire
 hub/quota: bytesize hub/catalog hub/oci hub/registry wire
@@ -212,7 +212,7 @@ store/conversion: durable format/chunk format/compress format/soci format/stargz
 store/disk: durable format/chunk store
 store/origin: format/chunk format/compress format/index format/pack format/trace proc sleep store wire wire/client
 store/registry: registries registries/push store/repository wire
-store/repository: format/chunk registries sleep store
+store/repository: format/chunk registries registries/push sleep store
 test/arch:
 test/compat: | durable hub hub/events hub/hooks node/binds node/control node/directory node/fuse node/prefetch node/resolver node/trees
 	store store/disk store/origin wire wire/client

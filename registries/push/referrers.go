@@ -1,0 +1,160 @@
+package push
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+const (
+	// maxPages bounds the requests for one list of referrers, and maxReferrers its entries.
+	maxPages     = 16
+	maxReferrers = 1024
+	// maxPage bounds a page, in bytes.
+	maxPage = 4 << 20
+	// listTime bounds the time for a list.
+	listTime = 60 * time.Second
+)
+
+// errNoAPI says that a registry has no referrers API.
+var errNoAPI = errors.New("the registry has no referrers API")
+
+// Referrers lists the manifests of a type that refer to subject, as the registry has them, page by
+// page, or, where it has no referrers API, the list under a tag. client logs in. Nothing of the
+// list is verified.
+func Referrers(ctx context.Context, client *http.Client, in name.Repository, subject digest.Digest,
+	artifactType string) (all []ocispec.Descriptor, err error) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	at := &url.URL{Scheme: in.Scheme(), Host: in.RegistryStr(),
+		Path:     "/v2/" + in.RepositoryStr() + "/referrers/" + subject.String(),
+		RawQuery: url.Values{"artifactType": {artifactType}}.Encode()}
+	listed, err := pages(ctx, client, at)
+	if errors.Is(err, errNoAPI) {
+		at.Path, at.RawQuery = "/v2/"+in.RepositoryStr()+"/manifests/"+ListTag(subject), ""
+		listed, _, err = onePage(ctx, client, at)
+		if failed := (*transport.Error)(nil); errors.As(err, &failed) && failed.StatusCode == http.StatusNotFound {
+			err = nil // nothing refers to it yet
+		}
+	}
+	if err == nil && len(listed) > maxReferrers {
+		err = fmt.Errorf("it lists more than %d", maxReferrers)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list what refers to %s in %s: %w", subject, in, err)
+	}
+	for _, d := range listed {
+		if d.ArtifactType == artifactType {
+			all = append(all, d)
+		}
+	}
+	return all, nil
+}
+
+// ListTag returns the tag under which clients keep the list of what refers to a manifest, where the
+// registry does not: ALGORITHM-HEX, of which the digits are cut to 64.
+func ListTag(subject digest.Digest) string {
+	hex := subject.Encoded()
+	return subject.Algorithm().String() + "-" + hex[:min(len(hex), 64)]
+}
+
+// pages requests all pages of a list from the referrers API.
+func pages(ctx context.Context, client *http.Client, at *url.URL) (all []ocispec.Descriptor, err error) {
+	for n := range maxPages {
+		page, next, err := onePage(ctx, client, at)
+		failed := (*transport.Error)(nil)
+		switch {
+		case err == nil:
+		case n == 0 && (errors.Is(err, errNoAPI) || errors.As(err, &failed) && lacksAPI(failed.StatusCode)):
+			return nil, errNoAPI
+		default:
+			return nil, fmt.Errorf("page %d: %w", n+1, err)
+		}
+		if all = append(all, page...); next == nil || len(all) > maxReferrers {
+			return all, nil
+		}
+		at = next
+	}
+	return nil, fmt.Errorf("the list has more than %d pages", maxPages)
+}
+
+// lacksAPI reports whether a status is that of registries without the referrers API.
+func lacksAPI(status int) bool {
+	switch status {
+	case http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
+		http.StatusNotImplemented:
+		return true
+	}
+	return false
+}
+
+// onePage requests an index. next is nil after the last page.
+func onePage(ctx context.Context, client *http.Client, at *url.URL) (page []ocispec.Descriptor, next *url.URL,
+	err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	req.Header.Set("Accept", ocispec.MediaTypeImageIndex)
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer res.Body.Close()
+	if err := transport.CheckError(res, http.StatusOK); err != nil {
+		return nil, nil, err
+	}
+	if kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";"); kind != ocispec.MediaTypeImageIndex {
+		return nil, nil, errNoAPI // a web page, for example
+	}
+	b, err := io.ReadAll(io.LimitReader(res.Body, maxPage+1))
+	if err == nil && len(b) > maxPage {
+		err = fmt.Errorf("it is longer than %d bytes", maxPage)
+	}
+	var index ocispec.Index
+	if err == nil {
+		err = json.Unmarshal(b, &index)
+	}
+	if err == nil {
+		next, err = NextPage(res.Header, at)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the list: %w", err)
+	}
+	return index.Manifests, next, nil
+}
+
+// NextPage returns the URL of the page after an answer, by the answer's header Link (RFC 8288), or
+// nil. at is the URL of the answer. The page has to be at the same host, because the login of the
+// registry is sent there.
+func NextPage(header http.Header, at *url.URL) (*url.URL, error) {
+	link := nextLink.FindStringSubmatch(strings.Join(header.Values("Link"), ", "))
+	if link == nil {
+		return nil, nil
+	}
+	to, err := at.Parse(link[1])
+	switch {
+	case err != nil || link[1] == "" || to.Host == "" || to.Scheme != "http" && to.Scheme != "https":
+		return nil, errors.New("its header Link has no URL of HTTP")
+	case to.Host != at.Host:
+		return nil, fmt.Errorf("its next page is at another host, %s", to.Host)
+	}
+	to.User, to.Fragment, to.RawFragment = nil, "", ""
+	to.Scheme = at.Scheme // behind a proxy, some registries name the one that they are reached by
+	return to, nil
+}
+
+// nextLink matches the URL of the next page in a header Link: <URL>; rel="next".
+var nextLink = regexp.MustCompile(`(?i)<([^>]*)>[^<]*;\s*rel\s*=\s*"?next\b`)

@@ -192,10 +192,10 @@ func Manifest(c *Contents, envelope []byte, subject v1.Descriptor) ([]byte, erro
 	return b, nil
 }
 
-// EnvelopeOf returns the descriptor of the envelope that the manifest of an untrusted artifact
+// envelopeOf returns the descriptor of the envelope that the manifest of an untrusted artifact
 // names, and the digest of its subject; empty: it has none. The descriptor has the envelope itself
 // (Data) if it is small.
-func EnvelopeOf(manifest []byte) (envelope v1.Descriptor, subject digest.Digest, err error) {
+func envelopeOf(manifest []byte) (envelope v1.Descriptor, subject digest.Digest, err error) {
 	var m v1.Manifest
 	if err := json.Unmarshal(manifest, &m); err != nil {
 		return envelope, "", fmt.Errorf("read the manifest of an attached index: %w", err)

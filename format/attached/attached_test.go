@@ -129,7 +129,7 @@ func TestManifest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, about, err := EnvelopeOf(b)
+		got, about, err := envelopeOf(b)
 		if err != nil || got.Digest != digest.FromBytes(sealed) || about != of.Digest {
 			t.Errorf("envelope %+v of %q, %v", got, about, err)
 		}
@@ -166,7 +166,7 @@ func TestEnvelopeOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := EnvelopeOf(changed); err == nil {
+		if _, _, err := envelopeOf(changed); err == nil {
 			t.Errorf("a manifest with %s was accepted", what)
 		}
 	}
@@ -206,6 +206,6 @@ func FuzzOpen(f *testing.F) {
 				t.Error(err)
 			}
 		}
-		_, _, _ = EnvelopeOf(b)
+		_, _, _ = envelopeOf(b)
 	})
 }

@@ -1,12 +1,14 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/opencontainers/go-digest"
@@ -120,47 +122,36 @@ func (w *work) find(ctx context.Context) (all []found, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", pull.ErrSource, err)
 	}
-	var keys []ed25519.PublicKey
-	for _, key := range w.Keys {
-		keys = append(keys, key.Public().(ed25519.PublicKey))
-	}
 	for _, d := range listed[:min(len(listed), maxFound)] {
-		c, err := w.open(ctx, d, keys)
-		if err != nil && !isNotFound(err) { // a list under a tag may name what was deleted
+		c, err := w.open(ctx, d)
+		switch {
+		case err == nil:
+			all = append(all, found{d, c})
+		// Somebody else's. A list under a tag may name what was deleted.
+		case errors.As(err, new(*attached.RefusedError)), isNotFound(err):
+		default:
 			return nil, fmt.Errorf("%w: attached index %s: %w", pull.ErrSource, d.Digest, err)
 		}
-		switch {
-		case c == nil:
-		case len(all) > 0 && c.Version > all[0].contents.Version:
-			all = append([]found{{d, c}}, all...)
-		default:
-			all = append(all, found{d, c})
-		}
 	}
+	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(b.contents.Version, a.contents.Version) })
 	return all, nil
 }
 
-// open returns the contents of an attached index; nil: it is not the image's, or not the hub's.
-func (w *work) open(ctx context.Context, d v1.Descriptor, keys []ed25519.PublicKey) (*attached.Contents, error) {
+// open returns the contents of an attached index.
+func (w *work) open(ctx context.Context, d v1.Descriptor) (*attached.Contents, error) {
 	m, err := w.from.Manifest(ctx, d.Digest.String())
 	if err != nil {
 		return nil, err
 	}
-	envelope, subject, err := attached.EnvelopeOf(m.Bytes)
-	if err != nil || subject != w.subject.Digest {
-		return nil, nil // somebody else's
-	}
-	b := envelope.Data
-	if len(b) == 0 {
-		if b, err = w.from.Config(ctx, envelope); err != nil { // any small blob
-			return nil, err
+	a := attached.Artifact{Manifest: m.Bytes, Subject: w.subject.Digest, Image: w.subject.Digest, Chain: w.image.Chain,
+		Envelope: func(d v1.Descriptor) ([]byte, error) { return w.from.Config(ctx, d) }} // any small blob
+	c, _, err := a.Open(func([]byte) (keys []ed25519.PublicKey) {
+		for _, key := range w.Keys {
+			keys = append(keys, key.Public().(ed25519.PublicKey))
 		}
-	}
-	c, _, err := attached.Open(b, keys)
-	if err != nil || c.Manifest != w.subject.Digest {
-		return nil, nil // somebody else's
-	}
-	return c, nil
+		return keys
+	})
+	return c, err
 }
 
 // push signs the contents, and pushes the artifact.

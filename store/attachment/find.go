@@ -40,6 +40,14 @@ type Trust struct {
 	Anybody bool                // those that any key has signed: for showing them, and nothing else
 }
 
+// keys returns the keys that an envelope may be signed with.
+func (t Trust) keys(envelope []byte) []ed25519.PublicKey {
+	if t.Anybody {
+		return attached.Signers(envelope)
+	}
+	return t.Keys
+}
+
 // Find returns the indexes of an image, the newest version first: those that refer to the image in
 // its repository from, and those under its chain's tag in other repositories. refused says why
 // others were left out; err says that a registry could not be asked.
@@ -105,54 +113,22 @@ type look struct {
 
 // run sets what has come of the look.
 func (l *look) run(ctx context.Context, image digest.Digest, chain string, trust Trust) {
-	f, err := open(ctx, l.in, l.which, l.subject, trust)
+	m, err := l.in.Manifest(ctx, l.which)
+	f := &Found{In: l.in}
+	if err == nil {
+		f.Artifact = v1.Descriptor{MediaType: m.MediaType, Digest: m.Digest, Size: int64(len(m.Bytes))}
+		a := attached.Artifact{Manifest: m.Bytes, Subject: l.subject, Image: image, Chain: chain,
+			Envelope: func(d v1.Descriptor) ([]byte, error) { return l.in.Blob(ctx, d, attached.MaxEnvelope) }}
+		f.Contents, f.By, err = a.Open(trust.keys)
+	}
 	switch {
+	case err == nil:
+		l.found = f
 	// A list may name what was deleted, and users who may push can put anything into it.
-	case errors.As(err, new(*wrongError)), errors.As(err, new(*chunk.InvalidError)), errors.Is(err, chunk.ErrNotFound):
-		l.refused = err
-	case err != nil:
-		l.failed = err
-	case f.Contents.Manifest != image || f.Contents.Chain != chain:
-		l.refused = fmt.Errorf("artifact %s is the index of manifest %s", l.which, f.Contents.Manifest)
+	case errors.As(err, new(*attached.RefusedError)), errors.As(err, new(*chunk.InvalidError)),
+		errors.Is(err, chunk.ErrNotFound):
+		l.refused = fmt.Errorf("artifact %s in %s: %w", l.which, l.in, err)
 	default:
-		l.found = &f
+		l.failed = err
 	}
-}
-
-// wrongError says that an artifact is not what it should be.
-type wrongError struct{ error }
-
-func (e *wrongError) Unwrap() error { return e.error }
-
-// open reads an artifact's envelope. The error is a *wrongError if the artifact is not to be
-// believed.
-func open(ctx context.Context, in *repository.Repository, which string, subject digest.Digest, trust Trust) (f Found,
-	err error) {
-	m, err := in.Manifest(ctx, which)
-	if err != nil {
-		return f, err
-	}
-	wrong := func(err error) error { return &wrongError{fmt.Errorf("artifact %s in %s: %w", which, in, err)} }
-	envelope, of, err := attached.EnvelopeOf(m.Bytes)
-	switch {
-	case err != nil:
-		return f, wrong(err)
-	case of != subject:
-		return f, wrong(fmt.Errorf("it refers to %q", of))
-	}
-	b := envelope.Data
-	if len(b) == 0 {
-		if b, err = in.Blob(ctx, envelope, attached.MaxEnvelope); err != nil {
-			return f, err
-		}
-	}
-	keys := trust.Keys
-	if trust.Anybody {
-		keys = attached.Signers(b)
-	}
-	f = Found{Artifact: v1.Descriptor{MediaType: m.MediaType, Digest: m.Digest, Size: int64(len(m.Bytes))}, In: in}
-	if f.Contents, f.By, err = attached.Open(b, keys); err != nil {
-		return f, wrong(err)
-	}
-	return f, nil
 }

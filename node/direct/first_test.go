@@ -97,7 +97,7 @@ func TestFirstUnits(t *testing.T) {
 	if err := errors.Join(err, os.WriteFile(filepath.Join(fresh, "image"), text, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.kept.publish(id, fresh, im); err != nil {
+	if err := m.kept.publish(id, fresh, im, nil); err != nil {
 		t.Fatal(err)
 	}
 	inFirst := 0

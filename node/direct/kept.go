@@ -237,17 +237,28 @@ func (k *kept) layersOf(pack chunk.ID) []*keptLayer {
 }
 
 // publish gives a finished directory its tree's name. If the tree is kept already, it gets the
-// image's place instead, provided that its layers are the same.
-func (k *kept) publish(tree chunk.ID, fresh string, im image) error {
+// image's place instead, provided that its layers are the same. Formats may lead to the same tree:
+// replaces reports whether the image's format counts from now on.
+func (k *kept) publish(tree chunk.ID, fresh string, im image, replaces func(old *image) bool) error {
 	k.changing.Lock()
 	defer k.changing.Unlock()
 	if old := k.imageOf(tree); old != nil {
 		k.left.Remove(fresh)
 		isSame := func(a, b v1.Descriptor) bool { return a.Digest == b.Digest }
-		if !slices.EqualFunc(old.Layers, im.Layers, isSame) || slices.Contains(old.Places, im.Places[0]) {
+		if !slices.EqualFunc(old.Layers, im.Layers, isSame) {
 			return nil
 		}
-		return k.addPlace(tree, *old, im.Places[0])
+		now := *old
+		if replaces(old) { // the files stay those of the old format
+			now.Format, now.Tables, now.By = im.Format, im.Tables, im.By
+		}
+		if !slices.Contains(old.Places, im.Places[0]) && len(old.Places) < maxPlaces {
+			now.Places = append(slices.Clone(old.Places), im.Places[0])
+		}
+		if now.Format == old.Format && now.By == old.By && len(now.Places) == len(old.Places) {
+			return nil
+		}
+		return k.change(tree, now)
 	}
 	if err := durable.Discard(k.path(tree, ""), k.removing(tree)); err != nil { // one that cannot be read
 		return err
@@ -261,12 +272,8 @@ func (k *kept) publish(tree chunk.ID, fresh string, im image) error {
 	return k.open(tree)
 }
 
-// addPlace adds a place to a tree's image. changing is held.
-func (k *kept) addPlace(tree chunk.ID, im image, p place) error {
-	if len(im.Places) == maxPlaces {
-		return nil
-	}
-	im.Places = append(slices.Clone(im.Places), p)
+// change changes what is kept of a tree's image. changing is held.
+func (k *kept) change(tree chunk.ID, im image) error {
 	b, err := json.Marshal(im)
 	if err == nil {
 		err = durable.Replace(k.path(tree, "image"), b)

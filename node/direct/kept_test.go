@@ -78,7 +78,7 @@ func keep(t *testing.T, m *Images, name string) (tree, pack chunk.ID) {
 			t.Fatal(err)
 		}
 	}
-	if err := m.kept.publish(tree, fresh, im); err != nil {
+	if err := m.kept.publish(tree, fresh, im, nil); err != nil {
 		t.Fatal(err)
 	}
 	return tree, pack
@@ -214,7 +214,8 @@ func TestPlaces(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.kept.publish(tree, fresh, other); err != nil {
+		isOther := func(old *image) bool { return m.replaces(&other, old) }
+		if err := m.kept.publish(tree, fresh, other, isOther); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -151,7 +151,7 @@ func (m *Images) makeAs(
 		})
 	}
 	if err == nil {
-		err = m.kept.publish(made.tree, fresh, kept)
+		err = m.kept.publish(made.tree, fresh, kept, func(old *image) bool { return m.replaces(&kept, old) })
 	}
 	return made.tree, err
 }

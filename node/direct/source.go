@@ -113,7 +113,8 @@ func (s *Source) fetch(
 }
 
 // Fetch passes a chunk to take. Only hubs find a chunk by its ID alone. A chunk of a startup pack
-// that the registry has lost is in a layer, too.
+// that the registry has lost is in a layer, too. If images in several formats have a layer, its
+// units have other chunks in each: a reader may have got another format's unit of the same number.
 func (s *Source) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Answer) error) error {
 	if ref.Unit.IsZero() {
 		return s.Hubs.Fetch(ctx, ref, take)
@@ -131,6 +132,9 @@ func (s *Source) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Answe
 			return err
 		}
 		return s.FetchUnit(ctx, u, take)
+	}
+	if len(layers) > 1 {
+		return s.FetchUnit(ctx, ref.Unit, take)
 	}
 	return fmt.Errorf("chunk %s: its layer does not have it where the table says: %w", ref.ID.Short(),
 		chunk.ErrNotFound)

@@ -152,6 +152,16 @@ func (m *Images) isRight(im *image) bool {
 	return wrong == nil && (im.By == "" || slices.ContainsFunc(m.config.Keys, isIt))
 }
 
+// replaces reports whether an image, which may start, is why its tree is believed from now on,
+// instead of another image with the same tree: because the old one's key does not count any more,
+// or because a signed index needs no layers to be read. A tree that is known to be wrong stays so.
+func (m *Images) replaces(im, old *image) bool {
+	if old.By != "" || im.By == "" {
+		return old.By != "" && !m.isRight(old)
+	}
+	return m.isRight(old)
+}
+
 // Refused returns why a tree must never be mounted, or nil.
 func (m *Images) Refused(tree chunk.ID) error { return m.Wrong()[tree] }
 

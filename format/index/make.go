@@ -1,6 +1,7 @@
 package index
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
@@ -25,34 +26,71 @@ type Made struct {
 // The files are in the order of a depth-first walk, names sorted bytewise, each at a multiple of
 // pageSize. Files of the same content share their place.
 func Make(t *tree.Tree, metadata io.Writer) (*Made, error) {
-	l := newMapMaker()
-	l.reserve(t.Root)
-	if err := l.walk(t.Root); err != nil {
-		return nil, err
+	l, m, err := layOut(t)
+	if err == nil {
+		err = m.writeMetadata(t, l, metadata)
 	}
-	m, err := l.finish()
 	if err != nil {
 		return nil, err
 	}
+	return m, nil
+}
+
+// MakeAt does what Make does, and writes the whole index to an empty file, each byte once.
+func MakeAt(t *tree.Tree, file io.WriterAt) (*Made, error) {
+	l, m, err := layOut(t)
+	if err != nil {
+		return nil, err
+	}
+	metadata := bufio.NewWriterSize(io.NewOffsetWriter(file, m.MapSize()), 1<<20)
+	if err = m.writeMetadata(t, l, metadata); err == nil {
+		err = metadata.Flush()
+	}
+	if err == nil {
+		_, err = io.Copy(io.NewOffsetWriter(file, 0), m.withoutMetadata())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write the index: %w", err)
+	}
+	return m, nil
+}
+
+// layOut gives each file of t a place on the device.
+func layOut(t *tree.Tree) (*mapMaker, *Made, error) {
+	l := newMapMaker()
+	l.reserve(t.Root)
+	if err := l.walk(t.Root); err != nil {
+		return nil, nil, err
+	}
+	m, err := l.finish()
+	return l, m, err
+}
+
+// writeMetadata writes the metadata image, and completes the header.
+func (m *Made) writeMetadata(t *tree.Tree, l *mapMaker, to io.Writer) error {
 	sum := sha256.New()
-	size, err := erofs.Write(io.MultiWriter(metadata, sum), t, uint64(m.DeviceSize), func(n *tree.Node) uint64 {
+	size, err := erofs.Write(io.MultiWriter(to, sum), t, uint64(m.DeviceSize), func(n *tree.Node) uint64 {
 		place, _ := l.place(n.Content.Extents)
 		return uint64(place)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("write the metadata image: %w", err)
+		return fmt.Errorf("write the metadata image: %w", err)
 	}
 	m.MetadataSize = size
 	m.Metadata = chunk.ID(sum.Sum(nil))
-	return m, nil
+	return nil
+}
+
+// withoutMetadata reads the index up to its metadata image.
+func (m *Made) withoutMetadata() io.Reader {
+	padding := zeros[:m.pagesOffset()-headerSize-int64(len(m.table))]
+	return io.MultiReader(bytes.NewReader(m.encode()), bytes.NewReader(m.table), bytes.NewReader(padding),
+		bytes.NewReader(m.pages))
 }
 
 // Write writes the whole index to w. metadata reads the metadata image that Make wrote.
 func (m *Made) Write(w io.Writer, metadata io.Reader) error {
-	padding := zeros[:m.pagesOffset()-headerSize-int64(len(m.table))]
-	parts := io.MultiReader(bytes.NewReader(m.encode()), bytes.NewReader(m.table),
-		bytes.NewReader(padding), bytes.NewReader(m.pages), metadata)
-	n, err := io.Copy(w, parts)
+	n, err := io.Copy(w, io.MultiReader(m.withoutMetadata(), metadata))
 	if err != nil {
 		return fmt.Errorf("write the index: %w", err)
 	}

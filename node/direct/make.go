@@ -210,24 +210,11 @@ func write(dir string, merged *tree.Tree, layers []*layer.Layer) (m made, err er
 			return m, err
 		}
 	}
-	metadata := filepath.Join(dir, "metadata")
 	var made *index.Made
-	err = create(metadata, func(w io.Writer) (err error) {
-		made, err = index.Make(merged, w)
+	if err := createFile(filepath.Join(dir, "index"), func(file *os.File) (err error) {
+		made, err = index.MakeAt(merged, file)
 		return err
-	})
-	if err != nil {
-		return m, err
-	}
-	err = create(filepath.Join(dir, "index"), func(w io.Writer) error {
-		file, err := os.Open(metadata)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		return made.Write(w, file)
-	})
-	if err = errors.Join(err, os.Remove(metadata)); err != nil {
+	}); err != nil {
 		return m, err
 	}
 	var places []layer.Places
@@ -254,15 +241,23 @@ func tablePath(dir string, layer int) string { return filepath.Join(dir, strconv
 
 // create writes a new file, through a buffer, and syncs it.
 func create(path string, fill func(w io.Writer) error) error {
+	return createFile(path, func(file *os.File) error {
+		w := bufio.NewWriterSize(file, 1<<20)
+		err := fill(w)
+		if err == nil {
+			err = w.Flush()
+		}
+		return err
+	})
+}
+
+// createFile writes a new file, and syncs it.
+func createFile(path string, fill func(file *os.File) error) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	w := bufio.NewWriterSize(file, 1<<20)
-	if err = fill(w); err == nil {
-		err = w.Flush()
-	}
-	if err == nil {
+	if err = fill(file); err == nil {
 		err = file.Sync()
 	}
 	return errors.Join(err, file.Close())

@@ -35,8 +35,8 @@ func BenchmarkDecode(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if l.Len() != len(entries) {
-			b.Fatalf("%d entries", l.Len())
+		if len(l.entries) != len(entries) {
+			b.Fatalf("%d entries", len(l.entries))
 		}
 	}
 	b.ReportMetric(float64(len(stored)), "stored-bytes")

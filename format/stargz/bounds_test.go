@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,28 +125,30 @@ func TestLargeMembersAreSplit(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, u := range l.Units() {
-		got = append(got, fmt.Sprintf("%d+%d: %d chunks in %d", u.Offset, u.Length, u.Len(), u.Plain()))
+	for _, u := range l.units {
+		got = append(got, fmt.Sprintf("%d+%d: %d chunks in %d", u.offset, u.length, len(u.chunks), plainOf(u)))
 	}
 	want := "7+9993: 2 chunks in 8388096, 7+9993: 1 chunks in 8388608, 7+9993: 1 chunks in 1"
 	if strings.Join(got, ", ") != want {
 		t.Errorf("got %s, want %s", strings.Join(got, ", "), want)
 	}
 	for name, n := range map[string]int{"a": 0, "b": 0, "c": 1, "d": 2} {
-		if at, found := l.Find(chunk.Sum([]byte(name))); !found || at != n {
-			t.Errorf("chunk of %s: got unit %d, %t, want %d", name, at, found, n)
+		id := chunk.Sum([]byte(name))
+		has := func(u unit) bool { return slices.ContainsFunc(u.chunks, func(p place) bool { return p.id == id }) }
+		if at := slices.IndexFunc(l.units, has); at != n {
+			t.Errorf("chunk of %s: got unit %d, want %d", name, at, n)
 		}
 	}
 	parts := make([]part, maxChunks+2)
 	for i := range parts {
 		parts[i] = part{id: chunk.Sum(fmt.Append(nil, i)), offset: 7, inner: int64(i), length: 1}
 	}
-	units, spots, err := makeUnits(Table{Format: EStargz, DataEnd: 1 << 20}, parts)
-	if err != nil || len(units) != 2 || units[0].Len() != maxChunks || units[1].Len() != 2 {
+	units, err := makeUnits(Table{Format: EStargz, DataEnd: 1 << 20}, parts)
+	if err != nil || len(units) != 2 || len(units[0].chunks) != maxChunks || len(units[1].chunks) != 2 {
 		t.Errorf("got %d units, %v, want 2", len(units), err)
 	}
-	if s := spots[parts[maxChunks+1].id]; s != (spot{1, 1}) {
-		t.Errorf("the last chunk is at %+v", s)
+	if last := units[1].chunks[1].id; last != parts[maxChunks+1].id {
+		t.Errorf("the last chunk is %s", last)
 	}
 	// The end of a chunk has to be reached with few stored bytes.
 	text := tableOf(row("a", "a", 100<<20, 1))
@@ -165,8 +168,8 @@ func TestLargeZeros(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x := l.entries[0].Content.Extents; len(x) != 1 || !x[0].IsHole() || x[0].Length != size || len(l.Units()) != 0 {
-		t.Errorf("got %+v in %d units, want a hole", x, len(l.Units()))
+	if x := l.entries[0].Content.Extents; len(x) != 1 || !x[0].IsHole() || x[0].Length != size || len(l.units) != 0 {
+		t.Errorf("got %+v in %d units, want a hole", x, len(l.units))
 	}
 	other := strings.Replace(r, zero, digestOf("1"), 1)
 	expectError(t, tableOf(other), "a chunk of 8388609 bytes, the limit is 8388608")
@@ -213,31 +216,33 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
+// plainOf returns the plain bytes from a unit's first chunk to its last one.
+func plainOf(u unit) int64 { return u.chunks[len(u.chunks)-1].end() - u.chunks[0].at }
+
 // checkLayer checks what a Layer promises.
 func checkLayer(t *testing.T, l *Layer, table Table) {
 	t.Helper()
 	seen := map[chunk.ID]uint32{}
 	last := int64(0)
-	for n, u := range l.Units() {
-		if u.Len() == 0 || u.Offset < last || u.Length <= 0 || u.Offset+u.Length > table.DataEnd ||
-			u.Plain() > MaxChunk || u.Length > MaxUnitStored {
-			t.Errorf("unit %d: %d chunks at %d+%d, %d plain bytes", n, u.Len(), u.Offset, u.Length, u.Plain())
+	for n, u := range l.units {
+		if len(u.chunks) == 0 || u.offset < last || u.length <= 0 || u.offset+u.length > table.DataEnd ||
+			plainOf(u) > MaxChunk || u.length > maxUnitStored {
+			t.Errorf("unit %d: %d chunks at %d+%d", n, len(u.chunks), u.offset, u.length)
 		}
-		last = u.Offset
-		for i := range u.Len() {
-			ref := u.Ref(i)
-			if at, found := l.Find(ref.ID); !found || at != n || seen[ref.ID] != 0 || ref.Length == 0 {
-				t.Errorf("unit %d: chunk %s of %d bytes twice, or not found", n, ref.ID.Short(), ref.Length)
+		last = u.offset
+		for _, c := range u.chunks {
+			if seen[c.id] != 0 || c.length == 0 {
+				t.Errorf("unit %d: chunk %s of %d bytes twice", n, c.id.Short(), c.length)
 			}
-			seen[ref.ID] = ref.Length
+			seen[c.id] = c.length
 		}
 	}
 	src := l.Source()
 	for n := 0; ; n++ {
 		e, err := src.Next()
 		if err == io.EOF {
-			if n != l.Len() {
-				t.Errorf("%d entries, Len returns %d", n, l.Len())
+			if n != len(l.entries) {
+				t.Errorf("the source has %d entries, want %d", n, len(l.entries))
 			}
 			return
 		}

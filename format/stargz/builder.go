@@ -95,7 +95,7 @@ func (b *builder) finish() (*Layer, error) {
 	}
 	l := &Layer{entries: b.entries}
 	var err error
-	if l.units, l.spots, err = makeUnits(b.table, b.parts); err != nil {
+	if l.units, err = makeUnits(b.table, b.parts); err != nil {
 		return nil, err
 	}
 	l.prefetch = b.marks.prefetch(l.entries, l.units)

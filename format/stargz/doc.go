@@ -6,15 +6,15 @@
 //
 // Locate and LocateByFooter say where a layer's table lies. Decode reads it. The result is a Layer:
 // the entries, as a tree.LayerSource, and the units of the blob, each of which decompresses by
-// itself. Runs are neighbouring units that are worth fetching together.
+// itself. Layer.Map makes a layer table of them, in which neighbouring units are joined.
 //
 // What a reader may believe, step by step:
 //
 //	manifest → annotation of the layer → SHA-256 of the table → SHA-256 of each chunk
 //
-// Decode checks the table against every digest that Table has. A Unit or Run returns only chunks
-// whose bytes match their digests. Nothing has the digest of a table if the layer has no
-// annotations: see Table.Verifiable.
+// Decode checks the table against every digest that Table has. A unit of the layer table
+// returns only chunks whose bytes match their digests. Nothing has the digest of a table if the
+// layer has no annotations: see Table.Verifiable.
 //
 // Hazard: nothing binds a table to the layer's diffID. A container runtime shares snapshots by the
 // diffIDs of an image's config, and the table may list other files than the tar of that diffID.

@@ -40,15 +40,15 @@ func (l *Layer) mapped(blob chunk.ID, size int64) (*mapper, error) {
 	m := &mapper{layer.Layer{Table: layer.NewBuilder(blob, size), Units: map[chunk.ID]uint32{}},
 		map[chunk.ID][]tree.Extent{}, 0}
 	if n := l.prefetch.Units; n > 0 {
-		m.landmark = l.units[n-1].Offset + 1
+		m.landmark = l.units[n-1].offset + 1
 	}
 	m.Source = func() tree.LayerSource { return &mappedSource{l.Source(), m.divided} }
 	var next layer.Unit
 	plain := int64(0) // of next
 	for i, u := range l.units {
-		stored, end := u.Offset+u.Length-next.Offset, u.chunks[u.Len()-1].end()
+		stored, end := u.offset+u.length-next.Offset, u.chunks[len(u.chunks)-1].end()
 		if len(next.Chunks) > 0 && (stored > unitTarget || plain+end > maxPlain || u.isLarge() ||
-			len(next.Chunks)+u.Len() > layer.MaxChunks || i == l.prefetch.Units) {
+			len(next.Chunks)+len(u.chunks) > layer.MaxChunks || i == l.prefetch.Units) {
 			if err := m.add(next); err != nil {
 				return nil, err
 			}
@@ -61,13 +61,13 @@ func (l *Layer) mapped(blob chunk.ID, size int64) (*mapper, error) {
 			continue
 		}
 		if len(next.Chunks) == 0 {
-			next = layer.Unit{Offset: u.Offset, Codec: u.codec()}
+			next = layer.Unit{Offset: u.offset, Codec: u.codec()}
 		}
 		plain += end
-		next.Stored = max(next.Stored, u.Offset+u.Length-next.Offset)
+		next.Stored = max(next.Stored, u.offset+u.length-next.Offset)
 		for _, c := range u.chunks {
 			next.Chunks = append(next.Chunks,
-				layer.Chunk{ID: c.id, Begin: uint32(u.Offset - next.Offset), Offset: uint32(c.at), Length: c.length})
+				layer.Chunk{ID: c.id, Begin: uint32(u.offset - next.Offset), Offset: uint32(c.at), Length: c.length})
 		}
 	}
 	if len(next.Chunks) == 0 {
@@ -77,9 +77,9 @@ func (l *Layer) mapped(blob chunk.ID, size int64) (*mapper, error) {
 }
 
 // isLarge reports whether the unit is one chunk that is too large for a node.
-func (u *Unit) isLarge() bool { return u.chunks[0].length > chunk.MaxLength }
+func (u *unit) isLarge() bool { return u.chunks[0].length > chunk.MaxLength }
 
-func (u *Unit) codec() layer.Codec {
+func (u *unit) codec() layer.Codec {
 	if u.format == EStargz {
 		return layer.Gzip
 	}
@@ -101,13 +101,13 @@ func (m *mapper) add(u layer.Unit) error {
 }
 
 // divide adds a unit whose only chunk is large.
-func (m *mapper) divide(u Unit) error {
+func (m *mapper) divide(u unit) error {
 	c := u.chunks[0]
 	if len(u.chunks) > 1 || c.at != 0 {
-		return fmt.Errorf("map the part of the layer at %d: %w", u.Offset,
+		return fmt.Errorf("map the part of the layer at %d: %w", u.offset,
 			errors.New("a chunk of more than 1 MiB shares a member with others"))
 	}
-	to := layer.Unit{Offset: u.Offset, Stored: u.Length, Codec: u.codec(), Seal: layer.SealedPlain, Digest: c.id}
+	to := layer.Unit{Offset: u.offset, Stored: u.length, Codec: u.codec(), Seal: layer.SealedPlain, Digest: c.id}
 	key := to.Key()
 	for at := uint32(0); at < c.length; at += chunk.MaxLength {
 		n := min(c.length-at, chunk.MaxLength)

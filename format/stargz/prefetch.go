@@ -25,7 +25,7 @@ type Prefetch struct {
 	// Files are the paths of the regular files before the landmark, in the order of the blob: that
 	// of their first reads, in an image that was optimized by a trace. Empty files are missing.
 	Files []string
-	// Units is the number of units before the landmark: the first ones of Layer.Units.
+	// Units is the number of units before the landmark, which come first in the blob.
 	Units int
 }
 
@@ -53,7 +53,7 @@ func (m *marks) add(f Format, r *row, entries int) bool {
 }
 
 // prefetch returns the result. units are in the order of the blob.
-func (m *marks) prefetch(entries []*tree.Entry, units []Unit) Prefetch {
+func (m *marks) prefetch(entries []*tree.Entry, units []unit) Prefetch {
 	if m.none || !m.found {
 		return Prefetch{Known: m.none}
 	}
@@ -63,7 +63,7 @@ func (m *marks) prefetch(entries []*tree.Entry, units []Unit) Prefetch {
 			p.Files = append(p.Files, cleanName(e.Name))
 		}
 	}
-	for p.Units < len(units) && units[p.Units].Offset < m.offset {
+	for p.Units < len(units) && units[p.Units].offset < m.offset {
 		p.Units++
 	}
 	return p

@@ -38,8 +38,8 @@ func TestDroppedContents(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, u := range l.Units() {
-		got = append(got, fmt.Sprintf("%d+%d", u.Offset, u.Length))
+	for _, u := range l.units {
+		got = append(got, fmt.Sprintf("%d+%d", u.offset, u.length))
 	}
 	if want := []string{"10+10", "50+10"}; !slices.Equal(got, want) {
 		t.Errorf("units: got %q, want %q", got, want)

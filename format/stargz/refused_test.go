@@ -175,7 +175,7 @@ func TestEntriesAreAppliedAsContainerdUnpacksThem(t *testing.T) {
 		}
 	}
 	for _, text := range []string{tableOf(), `{"version": 1}`, `{"entries": null, "version": 1, "other": {"a": [1]}}`} {
-		if l, err := decodeJSON(t, ContainersZstd, text); err != nil || l.Len() != 0 || len(l.Units()) != 0 {
+		if l, err := decodeJSON(t, ContainersZstd, text); err != nil || len(l.entries) != 0 || len(l.units) != 0 {
 			t.Errorf("%s: got %v, want an empty layer", text, err)
 		}
 	}

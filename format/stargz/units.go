@@ -13,9 +13,9 @@ const (
 	// it. Writers begin a member at least every few MB of plain bytes, or, if they are told to fill
 	// members up to a number of compressed bytes, every few 10 MB.
 	maxDepth = 256 << 20
-	// MaxUnitStored bounds the stored bytes of a unit. They suffice for a unit of MaxChunk bytes
+	// maxUnitStored bounds the stored bytes of a unit. They suffice for a unit of MaxChunk bytes
 	// that does not compress.
-	MaxUnitStored = MaxChunk + MaxChunk/8 + slack
+	maxUnitStored = MaxChunk + MaxChunk/8 + slack
 	// maxChunks bounds the chunks of a unit.
 	maxChunks = 1 << 16
 	// slack is for headers, and blocks that were flushed early, in bytes.
@@ -25,9 +25,9 @@ const (
 // spot is the position of a chunk: a unit, and the chunk's number in it.
 type spot struct{ unit, n uint32 }
 
-// makeUnits makes units of the parts of all files, and finds the spot of each distinct chunk. A
-// chunk that occurs more than once is in the unit of its first occurrence.
-func makeUnits(t Table, parts []part) ([]Unit, map[chunk.ID]spot, error) {
+// makeUnits makes units of the parts of all files. A chunk that occurs more than once is in the
+// unit of its first occurrence.
+func makeUnits(t Table, parts []part) ([]unit, error) {
 	slices.SortStableFunc(parts, func(a, b part) int {
 		return cmp.Or(cmp.Compare(a.offset, b.offset), cmp.Compare(a.inner, b.inner))
 	})
@@ -42,16 +42,16 @@ func makeUnits(t Table, parts []part) ([]Unit, map[chunk.ID]spot, error) {
 			end = parts[n].offset
 		}
 		if err := m.member(parts[:n], end); err != nil {
-			return nil, nil, fmt.Errorf("the part of the layer at offset %d: %w", parts[0].offset, err)
+			return nil, fmt.Errorf("the part of the layer at offset %d: %w", parts[0].offset, err)
 		}
 		parts = parts[n:]
 	}
-	return slices.Clip(m.units), m.spots, nil
+	return slices.Clip(m.units), nil
 }
 
 type unitMaker struct {
 	format Format
-	units  []Unit
+	units  []unit
 	places []place // of the next unit
 	spots  map[chunk.ID]spot
 }
@@ -115,11 +115,11 @@ func (m *unitMaker) close(offset, end int64) error {
 	}
 	plain := m.places[len(m.places)-1].end()
 	length := min(end-offset, plain+plain/8+slack)
-	if length > MaxUnitStored {
+	if length > maxUnitStored {
 		return fmt.Errorf("a chunk ends %d plain bytes inside, in %d stored bytes; the limit is %d",
-			plain, length, int64(MaxUnitStored))
+			plain, length, int64(maxUnitStored))
 	}
-	m.units = append(m.units, Unit{Offset: offset, Length: length, format: m.format, chunks: m.places})
+	m.units = append(m.units, unit{offset: offset, length: length, format: m.format, chunks: m.places})
 	m.places = nil
 	return nil
 }

@@ -187,15 +187,18 @@ func stage(changes []Change) (map[string]string, error) {
 		if c.New == nil {
 			continue
 		}
+		var err error
 		if c.Directory {
-			if err := makeDirectory(filepath.Dir(c.Path)); err != nil {
-				return staged, err
-			}
+			err = makeDirectory(filepath.Dir(c.Path))
 		}
-		staged[c.Path] = c.Path + stagedSuffix
-		if err := write(staged[c.Path], c); errors.Is(err, unix.EROFS) {
+		if err == nil {
+			staged[c.Path] = c.Path + stagedSuffix
+			err = write(staged[c.Path], c)
+		}
+		if errors.Is(err, unix.EROFS) {
 			return staged, &Refused{Path: c.Path, Why: "its file system is read-only"}
-		} else if err != nil {
+		}
+		if err != nil {
 			return staged, fmt.Errorf("write the new %s: %w", c.Path, err)
 		}
 	}

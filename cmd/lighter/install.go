@@ -127,6 +127,22 @@ func nodeConfigFlag(cmd *cobra.Command, config *node.Config) (load func() error)
 	}
 }
 
+// absolute makes paths absolute that the user has given relative to the working directory. Empty
+// ones stay.
+func absolute(paths ...*string) error {
+	for _, path := range paths {
+		if *path == "" {
+			continue
+		}
+		whole, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		*path = whole
+	}
+	return nil
+}
+
 // containerdTarget gives cmd the flags of the target containerd.
 func containerdTarget(cmd *cobra.Command) (*containerd.Target, func() (install.Target, error)) {
 	t := &containerd.Target{Machine: install.Machine{System: "/"}, Node: node.DefaultConfig()}
@@ -145,7 +161,7 @@ func containerdTarget(cmd *cobra.Command) (*containerd.Target, func() (install.T
 		if t.Node.Address == "" {
 			return nil, command.Usage(errors.New("the node has no address for containerd: set it in its configuration"))
 		}
-		return t, nil
+		return t, absolute(&t.Config, &t.Hosts)
 	}
 }
 
@@ -239,7 +255,7 @@ func dockerTarget(cmd *cobra.Command) (*docker.Target, func() (install.Target, e
 	f.StringVar(&config.Containerd, "containerd", config.Containerd, "containerd's Unix `SOCKET`")
 	f.BoolVar(&t.Force, "force", false, "change the storage driver although containers run")
 	return t, func() (install.Target, error) {
-		err := load()
+		err := errors.Join(load(), absolute(&t.Config))
 		t.Containerd, t.Blobs = config.Containerd, config.Blobs
 		return t, err
 	}

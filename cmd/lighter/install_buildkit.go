@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
@@ -19,7 +21,7 @@ func buildKitTarget(cmd *cobra.Command) func() (install.Target, error) {
 	f.StringVar(&t.Socket, "buildkit", buildkit.DefaultSocket, "buildkitd's Unix `SOCKET`")
 	f.StringVar(&config.Root, "root", config.Root, "the node's directory (`DIR`)")
 	return func() (install.Target, error) {
-		err := load()
+		err := errors.Join(load(), absolute(&t.Config))
 		t.Root = config.Root
 		return t, err
 	}

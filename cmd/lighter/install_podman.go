@@ -22,7 +22,7 @@ func podmanTarget(cmd *cobra.Command) (*podman.Target, func() (install.Target, e
 			return nil, err
 		}
 		t.Node = doctor.Effective(cmd.Context(), t.Node)
-		return t, nil
+		return t, absolute(&t.Config)
 	}
 }
 
@@ -55,9 +55,9 @@ func uninstallPodmanCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "podman [flags]",
 		Short: "Undo lighter install podman",
-		Long: `Take the node's image store out of storage.conf, and the hub out of registries.conf.d. Images and containers that need a layer
-of the store have to be removed first: without the store, every command of the tools
-would fail. The command names them.`,
+		Long: `Take the node's image store out of storage.conf, and the hub out of registries.conf.d.
+Images and containers that need a layer of the store have to be removed first: without
+the store, every command of the tools would fail. The command names them.`,
 		Example: "  sudo lighter uninstall podman --dry-run\n  sudo lighter uninstall podman",
 		Args:    command.Exactly(),
 	}

@@ -67,3 +67,27 @@ func TestInstallContainerdFails(t *testing.T) {
 		t.Errorf("a broken file: exit %d, %q, %q; want the line, and the lines to insert", code, stdout, stderr)
 	}
 }
+
+// Files are named relative to the working directory, and not to the root directory.
+func TestInstallWithRelativePaths(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	t.Setenv("PATH", dir)
+	if err := os.WriteFile("containerd", []byte("#!/bin/sh\necho containerd x v2.4.2 y\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"install", "containerd", "--root", filepath.Join(dir, "none"), "--dry-run"}
+	code, stdout, stderr := lighter(t, append(args, "--config", "config.toml", "--containerd",
+		filepath.Join(dir, "none.sock"), "--pull-through", "https://hub.example.org", "--hosts-dir", "certs")...)
+	for _, want := range []string{"+++ " + filepath.Join(dir, "config.toml"),
+		"+++ " + filepath.Join(dir, "certs/docker.io/hosts.toml")} {
+		if code != 0 || !strings.Contains(stdout, want+"\n") {
+			t.Errorf("containerd: exit %d, %s, %s; want %s", code, stderr, stdout, want)
+		}
+	}
+	args[0], args[1] = "uninstall", "podman"
+	code, stdout, stderr = lighter(t, append(args, "--config", "storage.conf", "--force")...)
+	if want := filepath.Join(dir, "storage.conf"); code != 0 || !strings.Contains(stdout, "configuration: "+want+"\n") {
+		t.Errorf("podman: exit %d, %s, %s; want %s", code, stderr, stdout, want)
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"lighter/node/direct"
 	"lighter/node/front/containerd/blobs"
 	"lighter/node/mount"
+	"lighter/node/resolver"
 	"lighter/registries"
 	"lighter/socket"
 	"lighter/store/disk"
@@ -366,10 +367,13 @@ func (c *Config) prefetchLimit() int64 {
 	return int64(min(c.PrefetchMax, c.CacheSize/2))
 }
 
-// CheckHubs returns an error that says what is wrong with the hubs' settings, or nil. It connects
-// to no hub.
+// CheckHubs returns an error that says what is wrong with the hubs' settings, or nil. Hubs whose
+// keys are not pinned, and cannot be learned, are wrong, too. It connects to no hub.
 func (c *Config) CheckHubs() error {
-	_, err := c.origins(noLog)
+	hubs, err := c.origins(noLog)
+	if err == nil && len(c.Hubs) > 0 {
+		_, err = resolver.NewKeys(c.Root, c.HubKeys, hubs)
+	}
 	return err
 }
 

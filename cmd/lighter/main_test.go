@@ -60,6 +60,7 @@ func TestWrongArguments(t *testing.T) {
 		{"node", "--address", "relative.sock"}, {"node", "--containerd", "relative.sock"}, {"node", "--hub", "ftp://x"},
 		{"node", "--hub", "http://hub.example.org"}, {"node", "--hub-key", "x"},
 		{"node", "--hub", "http://127.0.0.1:1", "--hub", "http://127.0.0.1:1/"},
+		{"node", "--root", t.TempDir(), "--hub", "https://hub.example.org"}, // without its key
 		{"node", "--disk-free-low", "17"}, {"node", "--disk-free-low", "30%"},
 		{"node", "--disk-free-low", "2GiB", "--disk-free-high", "1GiB"}, {"config", "node", "--log-format", "xml"},
 		{"hub", "--log-level", "loud"}, {"hub", "--log-format", "xml"}, {"hub", "--listen", "0.0.0.0:7199"},
@@ -67,6 +68,7 @@ func TestWrongArguments(t *testing.T) {
 		{"install", "no-such"}, {"install", "containerd", "x"}, {"uninstall", "systemd", "--restart"},
 		{"install", "containerd", "--root", "relative"}, {"install", "containerd", "--node-config", "/no/such/file"},
 		{"install", "systemd", "--config", "/no/such/file"}, {"install", "systemd", "--hub-key", "x"},
+		{"install", "systemd", "--root", t.TempDir(), "--hub", "https://hub.example.org"},
 		{"install", "systemd", "--config", "/no/such/file", "--hub", "http://127.0.0.1:1"},
 		{"version", "x"}, {"completion"}, {"completion", "tcsh"},
 		{"no-such-command"}, {"config", "no-such"}, {"cache", "no-such"},

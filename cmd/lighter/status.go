@@ -40,9 +40,9 @@ reads a local device, without the node). FAULTS counts the kernel's reads, READ 
 bytes, and MISSED those bytes that were not cached. WAITED is the total waiting time of
 readers, and 99 of 100 answers took at most P99. Received bytes are compressed, and some
 of them were prefetched. Bytes that several images share count for the image that needed
-them first. SOURCE is where an image comes from: hub, tables (tables of contents in its
-layers), soci (a SOCI index), or pull: it was unpacked as usual. WHY gives the reason, and
-what the sources said that were asked before.`,
+them first. SOURCE is where an image comes from: hub, attached (an index in its registry),
+tables (tables of contents in its layers), soci (a SOCI index), or pull: it was unpacked as
+usual. WHY gives the reason, and what the sources said that were asked before.`,
 		Example: `  lighter status
   lighter status physics/root:6.32
   lighter status --json | jq '.images[] | select(.lazy | not)'`,

@@ -24,13 +24,19 @@ const (
 // kustomized builds a variant of a hub with components.
 func kustomized(t *testing.T, variant string, components ...string) objects {
 	t.Helper()
+	return withComponents(t, hubDir, variant, components...)
+}
+
+// withComponents builds the manifests of a directory below base with components of base.
+func withComponents(t *testing.T, base, manifests string, components ...string) objects {
+	t.Helper()
 	// Kustomize accepts only relative paths, and none through links.
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	at := func(name string) string {
-		absolute, err := filepath.Abs(filepath.Join(hubDir, name))
+		absolute, err := filepath.Abs(filepath.Join(base, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +46,7 @@ func kustomized(t *testing.T, variant string, components ...string) objects {
 		}
 		return relative
 	}
-	text := "resources: [" + at(variant) + "]\n"
+	text := "resources: [" + at(manifests) + "]\n"
 	for _, c := range components {
 		if !strings.Contains(text, "components:") {
 			text += "components:\n"

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	apps "k8s.io/api/apps/v1"
 	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
@@ -139,11 +140,47 @@ func TestNodePods(t *testing.T) {
 	}
 }
 
+// Prometheus scrapes the machines of the daemon set's pods, which have their addresses. Manifests and
+// chart make the same objects for that, and none without the component.
+func TestNodesAreScraped(t *testing.T) {
+	text, err := nodeCharted("serviceMonitor: {enabled: true}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	chart, node := decode(t, text), withComponents(t, nodeDir, "node", "monitoring")
+	keys := []string{"Service lighter-node", "ServiceMonitor lighter-node"}
+	of := func(key string) bool { return slices.Contains(keys, key) }
+	if a, b := alike(t, node, of), alike(t, chart, of); !reflect.DeepEqual(a, b) || len(a) != len(keys) {
+		t.Fatalf("kustomize makes\n%s\nthe chart\n%s\nwant the same two objects", a, b)
+	}
+	pods := node["DaemonSet lighter-node"].(*apps.DaemonSet).Spec.Template
+	service := node[keys[0]].(*core.Service)
+	endpoints := node[keys[1]].(*monitoring.ServiceMonitor).Spec.Endpoints
+	if !contains(pods.Labels, service.Spec.Selector) || !pods.Spec.HostNetwork || len(endpoints) != 1 ||
+		endpoints[0].Port != service.Spec.Ports[0].Name || endpoints[0].Path != "/metrics" ||
+		!contains(service.Labels, node[keys[1]].(*monitoring.ServiceMonitor).Spec.Selector.MatchLabels) {
+		t.Errorf("the endpoints %+v of the service %+v are not those of the pods %v", endpoints, service.Spec, pods.Labels)
+	}
+	for name, o := range map[string]objects{"uninstall": built(t, uninstallDir), "node": built(t, nodeDir)} {
+		d, ok := o["DaemonSet lighter-uninstall"].(*apps.DaemonSet)
+		if ok && contains(d.Spec.Template.Labels, service.Spec.Selector) || o[keys[0]] != nil || o[keys[1]] != nil {
+			t.Errorf("%s: its pods are scraped, too", name)
+		}
+	}
+}
+
+// contains reports whether labels have all labels of a selector.
+func contains(labels, selector map[string]string) bool {
+	return !slices.ContainsFunc(slices.Collect(maps.Keys(selector)), func(key string) bool {
+		return labels[key] != selector[key]
+	})
+}
+
 // The chart is good for Helm's linter, and values that make no sense are refused.
 func TestNodeChart(t *testing.T) {
 	checkLint(t, nodeChart)
 	for _, values := range []string{"taint: \"\"", "confg: x", "uninstall: {timeout: 5}", "containerd: run/x",
-		"config: \"\""} {
+		"config: \"\"", "serviceMonitor: {port: x}", "podMonitor: {enabled: true}"} {
 		if text, err := nodeCharted(values); err == nil {
 			t.Errorf("%s: got no error, but\n%s", values, text)
 		}

@@ -235,7 +235,8 @@ func (d *domain) serveStores(ctx context.Context, with *shared, scratch string) 
 		Platforms: c.Platforms, Registries: with.registries, Belongs: c.belongs(d.name), MaxBlob: limits.Bytes,
 		KeepBlobs: images.KeepBlobs(c.KeepBlobs), Upstream: d.upstream.Source,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Secret: d.keys.derive("logins of jobs"),
-		Memory: passed{d.upstream, with.through}, Ready: d.imageIsReady, Log: d.log},
+		Memory: passed{d.upstream, with.through}, Published: d.imageIsReady, Ready: d.awaitLayout,
+		Log: d.log},
 		d.catalog, d.registry, ingester, d.jobs)
 	d.wants = wants.New(wants.Config{Catalog: d.catalog, Images: d.images, Names: d.names, Source: d.upstream.Source,
 		Belongs: c.belongs(d.name), Log: d.log}, d.jobs)
@@ -273,12 +274,16 @@ func (d *domain) serveStores(ctx context.Context, with *shared, scratch string) 
 		attach.JobKind)
 }
 
-// imageIsReady waits until the first layout of a new image is made or has failed, or ctx ends. Then
-// the image is copied to the mirror, if there is one.
-func (d *domain) imageIsReady(ctx context.Context, image catalog.Image) error {
-	err := d.starts.Await(ctx, image.Tree)
-	d.startExport(ctx)
-	return err
+// imageIsReady makes the mirror of the domain, if there is one, follow a new image.
+func (d *domain) imageIsReady(ctx context.Context) {
+	if d.exporter != nil {
+		d.noteStart(ctx, d.exporter.StartForNew(ctx))
+	}
+}
+
+// awaitLayout waits until the first layout of a new image is made or has failed, or ctx ends.
+func (d *domain) awaitLayout(ctx context.Context, image catalog.Image) error {
+	return d.starts.Await(ctx, image.Tree)
 }
 
 // look makes the hub look at the sources of what hooks have heard of.
@@ -316,18 +321,17 @@ func (d *domain) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.hooks.Run(ctx) })
 	group.Go(func() error { return d.wishlists.Run(ctx) })
 	group.Go(func() error { return d.attacher.Run(ctx) })
-	group.Go(func() error {
-		d.startExport(ctx)
-		return nil
-	})
+	if d.exporter != nil {
+		group.Go(func() error {
+			d.noteStart(ctx, d.exporter.Start(ctx))
+			return nil
+		})
+	}
 }
 
-// startExport makes the mirror of the domain follow soon, if there is one.
-func (d *domain) startExport(ctx context.Context) {
-	if d.exporter == nil {
-		return
-	}
-	if err := d.exporter.Start(ctx); err != nil && ctx.Err() == nil {
+// noteStart logs the error of a start of the exporter, if there is one.
+func (d *domain) noteStart(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil {
 		d.log.Warn("the mirror follows some minutes later", "err", err)
 	}
 }

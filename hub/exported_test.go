@@ -287,6 +287,18 @@ func TestExport(t *testing.T) {
 	}
 }
 
+// An image for which no client waits is in the mirror soon: somebody has pushed it, or it has come
+// by itself.
+func TestExportOfANewImage(t *testing.T) {
+	t.Parallel()
+	to, dir := newMirror(t)
+	h := startHub(t, exportsTo(to))
+	h.exported() // the run that the start has begun
+	h.Exporter().NewDelay = time.Millisecond
+	h.push("a:1", image(lowerTar, upperTar))
+	eventually.Holds(t, "the image in the mirror", func() bool { return len(readMirror(t, dir)["manifests"]) == 1 })
+}
+
 // A hub that was started with another database, without images, leaves the mirror as it is, and
 // says why. With the right one, the mirror is kept up to date again.
 func TestExportOfAnotherCatalog(t *testing.T) {

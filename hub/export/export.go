@@ -44,8 +44,10 @@ const JobKind = "export"
 
 const (
 	jobKey = "all"
-	// every is the time between two runs. A new image begins one at once.
+	// every is the time between two runs, unless a new image begins one.
 	every = 5 * time.Minute
+	// newDelay is Exporter.NewDelay.
+	newDelay = 10 * time.Second
 	// checkEvery is Exporter.CheckEvery.
 	checkEvery = 24 * time.Hour
 	// batch is the number of trees whose paths are noted at a time.
@@ -97,20 +99,29 @@ type Exporter struct {
 	// CheckEvery is the time after which a run looks for each file of the mirror: somebody may have
 	// removed some. It is changed only while no run is due.
 	CheckEvery time.Duration
+	// NewDelay is the time from a new image to the run that copies it. Meanwhile its first layout
+	// is made, and further images may come. It is set before the first image.
+	NewDelay time.Duration
 
 	again atomic.Bool // Start was called during a run of this process
 }
 
 // New returns an exporter, and adds its kind of jobs to the queue.
 func New(c Config) *Exporter {
-	e := &Exporter{Config: c, Step: func(string) error { return nil }, Pause: retryPause, CheckEvery: checkEvery}
+	e := &Exporter{Config: c, Step: func(string) error { return nil }, Pause: retryPause, CheckEvery: checkEvery,
+		NewDelay: newDelay}
 	c.Jobs.Add(jobs.Kind{Name: JobKind, Key: jobKey, Every: every, AtOnce: 1, Run: e.run})
 	return e
 }
 
-// Start makes a run begin soon. A run that has begun already may miss what is new now. If this
+// Start makes a run begin at once. A run that has begun already may miss what is new now. If this
 // process does that run, it looks once more at the end.
-func (e *Exporter) Start(ctx context.Context) error {
+func (e *Exporter) Start(ctx context.Context) error { return e.start(ctx, 0) }
+
+// StartForNew is Start, but the run begins after NewDelay, unless one is due earlier.
+func (e *Exporter) StartForNew(ctx context.Context) error { return e.start(ctx, e.NewDelay) }
+
+func (e *Exporter) start(ctx context.Context, delay time.Duration) error {
 	e.again.Store(true)
 	open, err := e.Catalog.Jobs.Open(ctx, JobKind, jobKey)
 	if err == nil && open.State == wire.JobRunning {
@@ -119,7 +130,7 @@ func (e *Exporter) Start(ctx context.Context) error {
 	if err != nil && !errors.Is(err, catalog.ErrNotFound) {
 		return err
 	}
-	if _, err := e.Catalog.Jobs.Add(ctx, catalog.Job{Kind: JobKind, Key: jobKey}, 0); err != nil {
+	if _, err := e.Catalog.Jobs.Add(ctx, catalog.Job{Kind: JobKind, Key: jobKey}, delay); err != nil {
 		return err
 	}
 	e.Jobs.Changed(JobKind, jobKey)

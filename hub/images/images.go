@@ -50,6 +50,8 @@ type Config struct {
 	Upstream func(ctx context.Context, repository string, plainHTTP bool) (*pull.Source, error)
 	// Memory has what the hub has just read for clients.
 	Memory pull.Memory
+	// Published is called after an image has become ready, whoever wants it.
+	Published func(ctx context.Context)
 	// Ready is called with each image that has become ready, before the clients that wait for the
 	// image get their answer. It waits for the image's first layout (package startup), which may be
 	// a guess.

@@ -212,6 +212,7 @@ func (s *Service) ingest(
 	switch {
 	case err == nil:
 		log.Info("image is ready", "duration", time.Since(started))
+		s.config.Published(ctx)
 		return nil
 	case errors.Is(err, catalog.ErrNotFound):
 		log.Info("image was removed before it was ready")

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -66,18 +65,10 @@ of another release; if there is none, cancel it.`,
 
 func printJobs(jobs []wire.Job) error {
 	rows := rowsOf(jobs, func(j wire.Job) []any {
-		return []any{j.N, j.Kind, about(j), jobState(j), jobProgress(j), humanize.Time(j.Updated),
+		return []any{j.N, j.Kind, shortened(j.Key), jobState(j), jobProgress(j), humanize.Time(j.Updated),
 			short(cmp.Or(j.Owner, "-")), cmp.Or(j.Error, problemsOf(j))}
 	})
 	return table(os.Stdout, "JOB\tKIND\tABOUT\tSTATE\tDONE\tUPDATED\tPROCESS\tERROR", rows)
-}
-
-// about returns what a job is about: the name of an image, or a short tree ID.
-func about(j wire.Job) string {
-	if len(j.Key) == 64 && !strings.ContainsAny(j.Key, ":@") {
-		return short(j.Key)
-	}
-	return j.Key
 }
 
 // jobState returns what happens to a job, and what comes next.

@@ -35,6 +35,14 @@ func short(digest string) string {
 	return digest[:min(len(digest), length)]
 }
 
+// shortened returns a text as it is, unless it is a digest or a tree ID: then its first digits.
+func shortened(text string) string {
+	if strings.HasPrefix(text, "sha256:") || len(text) == 64 && !strings.ContainsAny(text, ":@/") {
+		return short(text)
+	}
+	return text
+}
+
 // rowsOf returns a row for each item.
 func rowsOf[T any](items []T, row func(T) []any) (rows [][]any) {
 	for _, item := range items {
@@ -97,7 +105,7 @@ func (p *progress) show(step wire.Progress) {
 	if step.Bytes == 0 && step.Total == 0 {
 		amount = "" // there is nothing to count
 	}
-	name := step.Step + " " + short(step.Item)
+	name := step.Step + " " + shortened(step.Item)
 	finished := step.Total > 0 && step.Bytes >= step.Total
 	if p.bars == nil {
 		if (finished || step.Total == 0) && !p.printed[name] {

@@ -90,7 +90,7 @@ rest is done.`,
 // planned returns what a hub would do with a list.
 func planned(ctx context.Context, hub *client.Client, w wire.Wishlist) (wishlistOutcome, error) {
 	last, err := watch(func(show func(wire.Progress)) (wire.Progress, error) { return hub.PlanWishlist(ctx, w, show) })
-	return wishlistOutcome{{w.Name, last.Wishlist}}, err
+	return wishlistOutcome{{Name: w.Name, WishlistResult: last.Wishlist, isPlan: true}}, err
 }
 
 // hasWishlist reports whether a hub has the definition of a list.

@@ -52,6 +52,7 @@ type wishlistOutcome []namedResult
 type namedResult struct {
 	Name string `json:"name"`
 	*wire.WishlistResult
+	isPlan bool // nothing was done
 }
 
 // Err returns an error if a line failed, or waits for a confirmation.
@@ -59,6 +60,8 @@ func (o wishlistOutcome) Err() error {
 	for _, r := range o {
 		switch {
 		case r.WishlistResult == nil:
+		case r.Failed > 0 && r.isPlan:
+			return fmt.Errorf("%w: %d problems of %s; a dry run changes nothing", errLines, r.Failed, r.Name)
 		case r.Failed > 0:
 			return fmt.Errorf("%w: %d problems of list %s (lighter wishlist show %s); the rest is done", errLines,
 				r.Failed, r.Name, r.Name)
@@ -234,7 +237,7 @@ func awaitWishlist(ctx context.Context, hub *client.Client, job wire.Job) (wishl
 	last, err := watch(func(show func(wire.Progress)) (wire.Progress, error) {
 		return hub.AwaitWishlist(ctx, job.N, show)
 	})
-	return wishlistOutcome{{job.Key, last.Wishlist}}, err
+	return wishlistOutcome{{Name: job.Key, WishlistResult: last.Wishlist}}, err
 }
 
 func wishlistListCommand() *cobra.Command {

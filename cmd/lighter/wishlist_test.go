@@ -169,6 +169,8 @@ func TestSyncCommand(t *testing.T) {
 	contains(t, "all tags are gone", stderr, "--confirm", "2 images")
 	out, _ = run(0, "sync", "--confirm", at)
 	contains(t, "confirmed", out, "1 images", "2 dropped")
+	_, stderr = run(exitProblems, "sync", "--dry-run", host)
+	contains(t, "plan with a wrong name", stderr, "1 problems of "+host+"; a dry run changes nothing")
 	out, stderr = run(exitProblems, "sync", "--tag", "none", host, "--name", "all")
 	contains(t, "a wrong name", out+stderr, "registries, line 1: "+host+"/Wrong", "no name of a repository")
 	run(2, "sync", "--confirm", "--tag", "v*", at)

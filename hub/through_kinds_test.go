@@ -2,6 +2,8 @@ package hub_test
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -81,7 +83,8 @@ func TestPullThroughOfAnIndex(t *testing.T) {
 }
 
 // A registry that stalls keeps only the readers of what stalls: a known tag is answered with its
-// last manifest, and other blobs are passed. What has stalled goes on when the registry does.
+// last manifest, and other blobs are passed. A range of what stalls is sent as far as it has come.
+// What has stalled goes on when the registry does.
 func TestPullThroughWithAStalledRegistry(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t, image(lowerTar, upperTar))
@@ -126,6 +129,22 @@ func TestPullThroughWithAStalledRegistry(t *testing.T) {
 		got <- b.Bytes()
 	}()
 	<-stalled
+	const from = 100 // of the range
+	req, err := http.NewRequestWithContext(t.Context(), "GET", h.url+r.at("blobs", lower.String()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))
+	part, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer part.Body.Close()
+	begin := make([]byte, 1000)
+	if _, err := io.ReadFull(part.Body, begin); err != nil || part.StatusCode != http.StatusPartialContent ||
+		!bytes.Equal(begin, lowerBytes[from:from+len(begin)]) {
+		t.Errorf("a range of a blob that grows: %s, %v, want its first bytes", part.Status, err)
+	}
 	if status, b, _ := h.do("GET", r.at("blobs", upper.String()), nil); status != 200 || !bytes.Equal(b, upperBytes) {
 		t.Errorf("another blob meanwhile: %d, %d bytes, want %d", status, len(b), len(upperBytes))
 	}
@@ -140,6 +159,9 @@ func TestPullThroughWithAStalledRegistry(t *testing.T) {
 	release()
 	if b := <-got; !bytes.Equal(b, lowerBytes) {
 		t.Errorf("the stalled blob: %d bytes, want %d", len(b), len(lowerBytes))
+	}
+	if rest, err := io.ReadAll(part.Body); err != nil || !bytes.Equal(rest, lowerBytes[from+len(begin):]) {
+		t.Errorf("the rest of the range: %d bytes, %v, want %d", len(rest), err, len(lowerBytes)-from-len(begin))
 	}
 }
 

@@ -81,13 +81,18 @@ const (
 
 	// Neighbours of a missing chunk.
 
-	// neighbourUnit is the size, in bytes, that a unit in flight is assumed to have.
+	// neighbourUnit is the size, in bytes, that a unit is assumed to have at least. The others are
+	// assumed to be like that of the missing chunk: the spans of a SOCI index have 4 MiB. Its size is
+	// that of its chunks, of unitSpan extents before and after the missing one at most, of which one
+	// byte in plainToStored is left after compression.
 	neighbourUnit = 64 << 10
+	unitSpan      = 64
+	plainToStored = 2
 	// neighbourSpan bounds how many extents of the missing chunk's file are examined before and
 	// after this chunk, and how many extents of other files.
 	neighbourSpan = 2048
-	// neighbourProbe is how many units of other files are requested for a miss, as long as readers
-	// have read less than one in otherPart of the bytes that were requested of other files.
+	// neighbourProbe is how many units of other files are requested at most for a miss, as long as
+	// readers have read less than one in otherPart of the bytes that were requested of other files.
 	neighbourProbe = 4
 	// neighbourCredit is how many uncompressed bytes of the missing chunk's file may be requested
 	// before any of these bytes is read. As many may be requested of other files. Of the bytes

@@ -53,7 +53,7 @@ func (n *neighbours) Observe(r device.Read) {
 	}
 	n.work.Go(func() {
 		defer n.busy.Store(false)
-		s := &search{neighbours: n, left: int(perRTT/neighbourUnit) - n.requests.queued(),
+		s := &search{neighbours: n, left: perRTT - int64(n.requests.queued())*neighbourUnit,
 			requested: map[chunk.Unit]bool{}}
 		s.run(r.Missing)
 	})
@@ -62,8 +62,9 @@ func (n *neighbours) Observe(r device.Read) {
 // search requests units that contain chunks near the extent of a missing chunk.
 type search struct {
 	*neighbours
-	left      int                 // number of units that may still be requested
+	left      int64               // bytes that may still be requested
 	own       chunk.Unit          // the unit of the missing chunk
+	size      int64               // bytes that each unit is assumed to have
 	requested map[chunk.Unit]bool // units that this search has requested
 }
 
@@ -72,6 +73,7 @@ type search struct {
 // little of the bytes on an account was read, run requests nothing more on that account.
 func (s *search) run(extent int64) {
 	s.own, _ = s.device.Unit(extent) // not requested here, because the reader requests it
+	s.size = max(neighbourUnit, s.plainAround(extent)/plainToStored)
 	after, before := extent+1, extent
 	withFile := s.file.debt(filePart) <= neighbourCredit
 	for ; after < extent+neighbourSpan && !s.isFirst(after); after++ {
@@ -91,7 +93,7 @@ func (s *search) run(extent int64) {
 	case debt > neighbourCredit:
 		return
 	case s.other.used.Load() == 0 || debt > 0:
-		s.left = min(s.left, neighbourProbe)
+		s.left = min(s.left, neighbourProbe*s.size)
 	}
 	for k := range neighbourSpan { // two extents after the file, then one before it, and so on
 		i := after
@@ -105,6 +107,22 @@ func (s *search) run(extent int64) {
 			return
 		}
 	}
+}
+
+// plainAround returns the plain bytes of an extent, and of the extents next to it that are in the
+// same unit.
+func (s *search) plainAround(extent int64) (bytes int64) {
+	for _, step := range []int64{-1, 1} {
+		for i := extent + min(step, 0); i > extent-unitSpan && i < extent+unitSpan; i += step {
+			e, err := s.device.Extents().Extent(i)
+			unit, _ := s.device.Unit(i)
+			if err != nil || unit != s.own {
+				break
+			}
+			bytes += int64(e.Length)
+		}
+	}
+	return bytes
 }
 
 // isFirst reports whether an extent is the first of a file, or does not exist.
@@ -128,7 +146,7 @@ func (s *search) request(extent int64, a *account) bool {
 		if s.left <= 0 || !s.requests.add(refOf(e, unit)) {
 			return false
 		}
-		s.left--
+		s.left -= s.size
 		s.requested[unit] = true
 	}
 	if a.request(extent, e.Length) {

@@ -89,7 +89,8 @@ func TestNeighboursOfALargeFile(t *testing.T) {
 	d.SetLocations(alone(t, d))
 	d.neighbours.file.added.Store(neighbourCredit + 1) // so that only other files are requested
 	for _, miss := range []int64{0, neighbourSpan / 2, 3 * neighbourSpan / 2, 3*neighbourSpan - 1} {
-		(&search{neighbours: d.neighbours, left: 100, requested: map[chunk.Unit]bool{}}).run(miss)
+		(&search{neighbours: d.neighbours, left: 100 * neighbourUnit,
+			requested: map[chunk.Unit]bool{}}).run(miss)
 	}
 	if got := len(d.requests.refs); got != 0 {
 		t.Errorf("%d units are requested, want none", got)
@@ -144,4 +145,30 @@ func alone(t *testing.T, d *Device) *index.Locations {
 
 func unitOf(extent int64) chunk.Unit {
 	return chunk.Unit{Pack: chunk.Sum([]byte("alone")), N: uint32(extent)}
+}
+
+// Units that have many chunks are large. So a miss requests fewer of them than of small units.
+func TestNeighboursInLargeUnits(t *testing.T) {
+	const perRTT = 10 * neighbourUnit
+	for _, test := range []struct{ chunks, want int }{{1, 10}, {2, 10}, {10, 2}, {100, 1}} {
+		s := &shelf{chunks: map[chunk.ID][]byte{}, perRTT: perRTT}
+		var files []tree.Dirent
+		for i := range 1000 {
+			n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: neighbourUnit}
+			n.Content.Extents = []tree.Extent{{ID: chunk.Sum(fmt.Append(nil, i)), Length: neighbourUnit}}
+			files = append(files, tree.Dirent{Name: fmt.Sprintf("%04d", i), Node: n})
+		}
+		d := s.open(filetree.ExtentsOf(t, tree.NewDir(tree.Node{Mode: 0o755}, files)), nil, Options{Limit: plenty})
+		h := &startHub{extents: d.Extents(), locations: index.NewLocations(d.Extents().ID())}
+		for i := range d.Extents().Extents {
+			h.locations.Add(unitOf(i / int64(test.chunks)))
+		}
+		d.SetLocations(h.open(t))
+		d.neighbours.other.added.Store(2 * otherPart)
+		d.neighbours.other.used.Store(2) // so that as much may be requested as arrives in an RTT
+		(&search{neighbours: d.neighbours, left: perRTT, requested: map[chunk.Unit]bool{}}).run(500)
+		if got := len(d.requests.refs); got != test.want {
+			t.Errorf("units of %d chunks: %d are requested, want %d", test.chunks, got, test.want)
+		}
+	}
 }

@@ -36,6 +36,17 @@ func TestIndexThatCannotBeAttached(t *testing.T) {
 			return true
 		}
 	}
+	large := image(tarball.Of(tarball.File("large", noise(6, 1<<20)))) // more than is read ahead
+	built, _, _ := large.build()
+	layer := built.Layers[len(built.Layers)-1]
+	damaged := append([]byte{0x1f, 0x8b, 0x08, 0, 0, 0, 0, 0, 0, 3}, noise(7, int(layer.Size)-10)...)
+	damage := func(w http.ResponseWriter, req *http.Request) bool {
+		isLayer := req.Method == "GET" && strings.HasSuffix(req.URL.Path, layer.Digest.String())
+		if isLayer {
+			_, _ = w.Write(damaged)
+		}
+		return isLayer
+	}
 	for name, c := range map[string]struct {
 		image  fakeImage
 		guard  guard
@@ -49,6 +60,7 @@ func TestIndexThatCannotBeAttached(t *testing.T) {
 		"away": {image(upperTar), refuse("POST", "/blobs/uploads", 503), isToldWhy, "503", true},
 		"gone": {image(upperTar), refuse("GET", "/manifests/sha256:", 404), isFailed, "the registry does not have it",
 			false},
+		"damaged":   {large, damage, isToldWhy, "read the source registry", true},
 		"one frame": {single, nil, isFailed, "layer 1 of 1", false},
 	} {
 		t.Run(name, func(t *testing.T) {

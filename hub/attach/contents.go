@@ -111,6 +111,9 @@ func (w *work) survey(ctx context.Context, l *oci.Layer, to io.Writer) error {
 		progress: w.job.Step("survey", wire.ShortDigest(l.Digest), l.Size).Add}
 	defer from.Close() // only read
 	s, err := survey.Read(from, w.Limits, func(*tree.Entry) error { return nil })
+	if err != nil { // it counts only if the rest arrives, and the layer has its digest
+		_, _ = io.Copy(io.Discard, from) // its error is kept
+	}
 	switch {
 	case from.err != nil:
 		return fmt.Errorf("%w: %w", pull.ErrSource, from.err)

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,10 +27,12 @@ import (
 	"lighter/wire"
 )
 
-// eventTarget is a receiver of a hub's events, which are signed with hookSecret.
+// eventTarget is a receiver of a hub's events, which are signed with hookSecret. got has each event
+// once: a hub sends an event again if it cannot note that it was received.
 func eventTarget(t *testing.T) (url string, got chan wire.Event) {
 	t.Helper()
 	got = make(chan wire.Event, 100)
+	var known sync.Map // of IDs
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
 		var event struct{ Data wire.Event }
@@ -45,7 +48,9 @@ func eventTarget(t *testing.T) (url string, got chan wire.Event) {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		got <- event.Data
+		if _, again := known.LoadOrStore(event.Data.ID, true); !again {
+			got <- event.Data
+		}
 	}))
 	t.Cleanup(target.Close)
 	return target.URL, got

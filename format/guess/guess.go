@@ -46,7 +46,13 @@ type Image struct {
 // package, and the modules that the package imports. Recordings reads at most 8,192 chunks. It
 // leaves out what it cannot find, read or understand, and what exceeds the bounds of a guess. Its
 // only error is the context's.
-func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
+func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) { return i.recordings(ctx, false) }
+
+// Start returns only the recording of the program that the config names. If there is none, it
+// returns those of all programs that Recordings has. Otherwise it is as Recordings.
+func (i *Image) Start(ctx context.Context) ([]trace.Recording, error) { return i.recordings(ctx, true) }
+
+func (i *Image) recordings(ctx context.Context, onlyStart bool) ([]trace.Recording, error) {
 	g := newGuesser(newFiles(ctx, i))
 	var out []trace.Recording
 	seen := map[string]bool{}
@@ -69,6 +75,9 @@ func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 		}
 	}
 	try(slices.Concat(i.Config.Entrypoint, i.Config.Cmd))
+	if onlyStart && len(out) > 0 {
+		return out, ctx.Err()
+	}
 	for _, name := range runtimes {
 		for _, found := range g.glob(name) {
 			if len(out) < maxRecordings {
@@ -76,7 +85,7 @@ func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 			}
 		}
 	}
-	if py != nil {
+	if py != nil && !onlyStart {
 		for _, name := range py.packages() {
 			clear(py.seen)
 			py.begin()

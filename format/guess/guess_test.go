@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -317,6 +318,26 @@ func TestGuessOfOddImages(t *testing.T) {
 		recordings, paths := c.files.guess(t, Config{Cmd: c.argv, WorkingDir: "."})
 		if len(recordings) > 0 && len(recordings[0].Entries) > c.most {
 			t.Errorf("%q: guessed %d parts of %q, want %d at most", c.argv, len(recordings[0].Entries), paths, c.most)
+		}
+	}
+}
+
+// Start has the program of the config alone, or all programs if there is none.
+func TestGuessOfAStart(t *testing.T) {
+	chunks := map[chunk.ID]string{}
+	image := open(t, linux().dir("/", chunks), chunks)
+	for _, cmd := range [][]string{{"/app/main.py"}, {"nothing"}, nil} {
+		image.Config = Config{Cmd: cmd}
+		all, err := image.Recordings(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := all // of sh and python3: no package is large enough for a recording
+		if len(cmd) > 0 && cmd[0] != "nothing" {
+			want = all[:1]
+		}
+		if got, err := image.Start(t.Context()); err != nil || len(all) < 2 || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: guessed %v, error %v, want %v", cmd, got, err, want)
 		}
 	}
 }

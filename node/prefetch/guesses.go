@@ -124,7 +124,7 @@ func (g *guesses) guess(ctx context.Context, image *erofs.Image, config guess.Co
 			}
 			return nil, errMissing
 		}}
-	found, _ = of.Recordings(ctx) // the error is that of ctx
+	found, _ = of.Start(ctx) // the error is that of ctx
 	return missing, found
 }
 

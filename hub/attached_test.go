@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +19,6 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/compress"
 	"lighter/format/index"
-	tables "lighter/format/layer"
 	"lighter/format/pack"
 	"lighter/hub"
 	"lighter/hub/attach"
@@ -140,17 +141,20 @@ func plain(t *testing.T, b []byte) []byte {
 // returns how many of them are in startup packs.
 func wantReadable(t *testing.T, in *repository.Repository, c *attached.Contents, layers []v1.Descriptor) (laid int) {
 	t.Helper()
-	var extents bytes.Buffer
-	header, err := index.Receive(bytes.NewReader(plain(t, bytesOf(t, in, c.Index, 0, 0))), c.Tree, &extents, io.Discard)
+	file, err := os.Create(filepath.Join(t.TempDir(), "index"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), c.Tree, index.NewPages(64))
+	defer file.Close()
+	if err := attached.ReadIndex(file, bytes.NewReader(bytesOf(t, in, c.Index, 0, 0)), c.Tree); err != nil {
+		t.Fatal(err)
+	}
+	m, err := index.OpenMap(file, c.Tree, index.NewPages(64))
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := plain(t, bytesOf(t, in, c.Locations, 0, 0))
-	locations, err := index.OpenLocations(bytes.NewReader(b), int64(len(b)), c.Tree, header.Extents)
+	locations, err := index.OpenLocations(bytes.NewReader(b), int64(len(b)), c.Tree, m.Extents)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +177,11 @@ func wantReadable(t *testing.T, in *repository.Repository, c *attached.Contents,
 		if n < 0 {
 			return fmt.Errorf("unit %s is nowhere", u)
 		}
-		table, err := tables.OpenTable(bytes.NewReader(bytesOf(t, in, c.Tables[n], 0, 0)), c.Tables[n].Size)
+		made, err := attached.ReadTable(bytes.NewReader(bytesOf(t, in, c.Tables[n], 0, 0)), m)
+		if err != nil {
+			return err
+		}
+		table, err := made.Open()
 		if err != nil {
 			return err
 		}

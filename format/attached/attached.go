@@ -6,10 +6,13 @@
 // Its first blob is a signed envelope, and the envelope's payload, the Contents, names all others:
 //
 //	Envelope     Contents, signed (DSSE 1.0, as in-toto and others use it)
-//	Index        the index of the image's tree, compressed with zstd
-//	Locations    the units of the tree's chunks, and the startup packs, compressed with zstd
+//	Index        the index of the image's tree
+//	Locations    the units of the tree's chunks, and the startup packs
 //	Tables       the layer table of each layer (package layer)
 //	Packs        startup packs (package pack), if starts were recorded
+//
+// Index and tables have their compact form: the tables refer to extents of the index by number,
+// because chunk IDs do not compress. All blobs but the packs are compressed with zstd.
 //
 // The manifest of the artifact only leads to the envelope, and makes the registry keep the blobs.
 // It is not trusted: what counts is in the Contents, which Open returns if a known key has signed
@@ -36,7 +39,7 @@ import (
 )
 
 // ArtifactType is the artifact type of the manifest: what referrers are listed by.
-const ArtifactType = "application/vnd.lighter.index.v1"
+const ArtifactType = "application/vnd.lighter.index.v2"
 
 // AnnotationVersion is the annotation of the manifest that has the contents' version: a hint, by
 // which readers choose what to look at first.
@@ -45,9 +48,9 @@ const AnnotationVersion = "vnd.lighter.version"
 // Media types of the blobs.
 const (
 	MediaTypeEnvelope  = "application/vnd.dsse.envelope.v1+json"
-	MediaTypeIndex     = "application/vnd.lighter.index.v1+zstd"
+	MediaTypeIndex     = "application/vnd.lighter.index.v2+zstd"
 	MediaTypeLocations = "application/vnd.lighter.locations.v1+zstd"
-	MediaTypeTable     = "application/vnd.lighter.layer-table.v1"
+	MediaTypeTable     = "application/vnd.lighter.layer-table.v2+zstd"
 	MediaTypePack      = "application/vnd.lighter.pack.v1"
 )
 

@@ -10,7 +10,7 @@ import (
 )
 
 // payloadType is what an envelope of Contents says of its payload.
-const payloadType = "application/vnd.lighter.contents.v1+json"
+const payloadType = "application/vnd.lighter.contents.v2+json"
 
 // envelope is a DSSE envelope (secure-systems-lab/dsse, version 1.0.2).
 type envelope struct {

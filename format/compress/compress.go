@@ -44,9 +44,18 @@ func TextDecoder(size int) *zstd.Decoder { return blockDecoder(size, 2) }
 // compressed once and sent often. The encoder needs twice its window as memory, so small inputs
 // get a small window.
 func IndexEncoder(w io.Writer, size int64) *zstd.Encoder {
+	return indexEncoder(w, size, zstd.SpeedBetterCompression)
+}
+
+// ArtifactEncoder is IndexEncoder for blobs that stay in a registry beside their image. It takes
+// more time.
+func ArtifactEncoder(w io.Writer, size int64) *zstd.Encoder {
+	return indexEncoder(w, size, zstd.SpeedBestCompression)
+}
+
+func indexEncoder(w io.Writer, size int64, level zstd.EncoderLevel) *zstd.Encoder {
 	window := min(max(1<<bits.Len64(uint64(size)), zstd.MinWindowSize), MaxWindow)
-	return encoder(w, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(2),
-		zstd.WithWindowSize(window))
+	return encoder(w, zstd.WithEncoderLevel(level), zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(window))
 }
 
 // RecordEncoder returns an encoder for a layer record, which only the hub reads.

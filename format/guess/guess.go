@@ -46,7 +46,9 @@ type Image struct {
 // package, and the modules that the package imports. Recordings reads at most 8,192 chunks. It
 // leaves out what it cannot find, read or understand, and what exceeds the bounds of a guess. Its
 // only error is the context's.
-func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) { return i.recordings(ctx, false) }
+func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
+	return i.recordings(ctx, false)
+}
 
 // Start returns only the recording of the program that the config names. If there is none, it
 // returns those of all programs that Recordings has. Otherwise it is as Recordings.

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -134,6 +135,16 @@ func (b *Builder) WriteTo(w io.Writer) (written int64, err error) {
 	return written, nil
 }
 
+// Open returns the table as it is now, in memory once more.
+func (b *Builder) Open() (*Table, error) {
+	var out bytes.Buffer
+	out.Grow(int(b.Size()))
+	if _, err := b.WriteTo(&out); err != nil {
+		return nil, err
+	}
+	return OpenTable(bytes.NewReader(out.Bytes()), int64(out.Len()))
+}
+
 // Table is an open table. It is safe for concurrent use.
 type Table struct {
 	r       io.ReaderAt
@@ -163,7 +174,7 @@ func OpenTable(r io.ReaderAt, length int64) (*Table, error) {
 			"format", t.units, t.chunks, size)
 	}
 	t.size, t.windows = int64(size), int64(windows)
-	if want := headerSize + t.units*unitSize + t.chunks*chunkSize + t.windows; want != length {
+	if want := t.Size(); want != length {
 		return nil, fmt.Errorf("open layer table: it has %d bytes, its header says %d", length, want)
 	}
 	return t, nil
@@ -171,6 +182,9 @@ func OpenTable(r io.ReaderAt, length int64) (*Table, error) {
 
 // Blob returns the digest of the layer's blob, and its size in bytes.
 func (t *Table) Blob() (id chunk.ID, size int64) { return t.blob, t.size }
+
+// Size returns the size of the table in bytes.
+func (t *Table) Size() int64 { return headerSize + t.units*unitSize + t.chunks*chunkSize + t.windows }
 
 // Units returns the number of units.
 func (t *Table) Units() int { return int(t.units) }
@@ -251,7 +265,7 @@ func (t *Table) read(at, n int64) ([]byte, error) {
 	b := make([]byte, n)
 	if _, err := t.r.ReadAt(b, at); err != nil && err != io.EOF {
 		return nil, err
-	} else if err == io.EOF && at+n > headerSize+t.units*unitSize+t.chunks*chunkSize+t.windows {
+	} else if err == io.EOF && at+n > t.Size() {
 		return nil, io.ErrUnexpectedEOF
 	}
 	return b, nil

@@ -39,19 +39,15 @@ func (w *work) make(ctx context.Context, old []found) error {
 			tables = c.Tables
 		}
 	}
-	var places []layer.Places
-	for i := range w.layers {
-		table, err := w.table(ctx, i, tables)
-		if err != nil {
-			return fmt.Errorf("%s: %w", &w.layers[i], err)
-		}
-		places = append(places, table)
-	}
 	extents, closeExtents, err := w.index(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = closeExtents() }() // only read
+	places, err := w.tables(ctx, tables, extents)
+	if err != nil {
+		return err
+	}
 	made, err := w.startups(ctx, extents)
 	if err != nil {
 		return err
@@ -61,38 +57,65 @@ func (w *work) make(ctx context.Context, old []found) error {
 		return err
 	}
 	w.contents.Locations, err = w.write(attached.MediaTypeLocations, func(to io.Writer) error {
-		z := compress.IndexEncoder(to, int64(len(plain)))
-		_, err := z.Write(plain)
-		return errors.Join(err, z.Close())
+		return attached.WriteLocations(to, plain)
 	})
 	return err
 }
 
-// table gets the table of a layer: one of those that are attached, if there are any, or one that is
-// made by reading the layer.
-func (w *work) table(ctx context.Context, i int, attachedOnes []v1.Descriptor) (places layer.Places, err error) {
-	fill := func(to io.Writer) error { return w.survey(ctx, &w.layers[i], to) }
-	if attachedOnes != nil {
-		fill = func(to io.Writer) error { return w.fetch(ctx, attachedOnes[i], to) }
+// tables gets the tables of the layers: those that are attached, if there are any, or those that
+// are made by reading the layers.
+func (w *work) tables(ctx context.Context, attachedOnes []v1.Descriptor, of *index.Map) (all []layer.Places,
+	err error) {
+	numbers, err := of.Numbers()
+	if err != nil {
+		return nil, err
 	}
-	d, err := w.write(attached.MediaTypeTable, fill)
-	if attachedOnes != nil && isNotFound(err) { // the registry has lost it
-		d, err = w.write(attached.MediaTypeTable, func(to io.Writer) error { return w.survey(ctx, &w.layers[i], to) })
+	for i := range w.layers {
+		var old *v1.Descriptor
+		if attachedOnes != nil {
+			old = &attachedOnes[i]
+		}
+		places, err := w.table(ctx, &w.layers[i], old, of, numbers)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", &w.layers[i], err)
+		}
+		all = append(all, places)
+	}
+	return all, nil
+}
+
+// table gets the table of a layer: an old one, if it is not nil, or one that is made by reading the
+// layer.
+func (w *work) table(ctx context.Context, l *oci.Layer, old *v1.Descriptor, of *index.Map,
+	numbers map[chunk.ID]int64) (places layer.Places, err error) {
+	survey := func(to io.Writer) error { return w.survey(ctx, l, numbers, to) }
+	var d v1.Descriptor
+	if old == nil {
+		d, err = w.write(attached.MediaTypeTable, survey)
+	} else {
+		d, err = w.write(attached.MediaTypeTable, func(to io.Writer) error { return w.fetch(ctx, *old, to) })
+		if isNotFound(err) { // the registry has lost it
+			d, err = w.write(attached.MediaTypeTable, survey)
+		}
 	}
 	if err != nil {
 		return places, err
 	}
 	w.contents.Tables = append(w.contents.Tables, d)
-	file, err := os.Open(push.FilePath(w.dir, d.Digest))
+	blob, err := os.Open(push.FilePath(w.dir, d.Digest))
 	if err != nil {
 		return places, err
 	}
-	defer file.Close() // only read
-	table, err := layer.OpenTable(file, d.Size)
-	if err == nil {
-		places, err = table.Places()
+	defer blob.Close() // only read
+	made, err := attached.ReadTable(blob, of)
+	if err != nil {
+		return places, err
 	}
-	return places, err
+	table, err := made.Open()
+	if err != nil {
+		return places, err
+	}
+	return table.Places()
 }
 
 func (w *work) fetch(ctx context.Context, d v1.Descriptor, to io.Writer) error {
@@ -106,7 +129,7 @@ func (w *work) fetch(ctx context.Context, d v1.Descriptor, to io.Writer) error {
 
 // survey makes the table of a layer. Its bytes are compared with the digests in the image's
 // manifest and config.
-func (w *work) survey(ctx context.Context, l *oci.Layer, to io.Writer) error {
+func (w *work) survey(ctx context.Context, l *oci.Layer, numbers map[chunk.ID]int64, to io.Writer) error {
 	from := &source{ReadCloser: w.from.Blob(ctx, l.Digest, l.Size),
 		progress: w.job.Step("survey", wire.ShortDigest(l.Digest), l.Size).Add}
 	defer from.Close() // only read
@@ -123,8 +146,11 @@ func (w *work) survey(ctx context.Context, l *oci.Layer, to io.Writer) error {
 		return fmt.Errorf("its bytes have the digest sha256:%s and the diffID sha256:%s, the config says %s", s.Blob,
 			s.DiffID, l.DiffID)
 	}
-	_, err = s.Table.WriteTo(to)
-	return err
+	table, err := s.Table.Open()
+	if err != nil {
+		return err
+	}
+	return attached.WriteTable(to, table, numbers)
 }
 
 // source is a layer that is read. It keeps the error of its registry: other errors are about what
@@ -144,34 +170,37 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// index copies the tree's index as the hub stores it, and opens its extents.
+// index opens the extents of the tree's index, which the hub stores, and writes its blob.
 func (w *work) index(ctx context.Context) (extents *index.Map, closeExtents func() error, err error) {
 	o, err := w.Objects.Open(ctx, objects.IndexKey(w.image.Tree))
 	if err != nil {
 		return nil, nil, err
 	}
-	defer o.Close() // only read
-	if w.contents.Index, err = w.write(attached.MediaTypeIndex, func(to io.Writer) error {
-		_, err := io.Copy(to, o)
-		return err
-	}); err != nil {
-		return nil, nil, err
-	}
-	stored, err := os.Open(push.FilePath(w.dir, w.contents.Index.Digest))
-	if err != nil {
-		return nil, nil, err
-	}
-	plain, err := compress.ReadCloser(stored)
+	plain, err := compress.ReadCloser(o)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer plain.Close() // only read
+	metadata, err := os.CreateTemp(w.dir, "metadata-*")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer metadata.Close() // all of it was read back
 	file, err := os.CreateTemp(w.dir, "extents-*")
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err = index.Receive(plain, w.image.Tree, file, io.Discard); err == nil {
+	_, err = index.Receive(plain, w.image.Tree, file, metadata)
+	if err == nil {
+		_, err = metadata.Seek(0, io.SeekStart)
+	}
+	if err == nil {
 		extents, err = index.OpenMap(file, w.image.Tree, index.NewPages(mapPages))
+	}
+	if err == nil {
+		w.contents.Index, err = w.write(attached.MediaTypeIndex, func(to io.Writer) error {
+			return attached.WriteIndex(to, extents, metadata)
+		})
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, file.Close())

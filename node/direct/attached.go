@@ -29,6 +29,13 @@ import (
 // maxLocations bounds the locations of an attached index, in bytes: those of 60,000,000 extents.
 const maxLocations = 512 << 20
 
+const (
+	// expandedAtOnce is how many tables are in memory at a time: 44 bytes for each chunk.
+	expandedAtOnce = 2
+	// mapPages is the number of cached pages of the extent map meanwhile, of 5 kB each.
+	mapPages = 1024
+)
+
 // hasKeys is format.counts of attached indexes, which count by their signature.
 func (m *Images) hasKeys(string) error {
 	if len(m.config.Keys) == 0 {
@@ -79,7 +86,7 @@ func makeAttached(
 		return made{}, err
 	}
 	for _, f := range found {
-		err := fetchAttached(ctx, f, im, dir) // replaces what a failed one has left
+		err := m.fetchAttached(ctx, f, im, dir) // replaces what a failed one has left
 		if err == nil {
 			return made{tree: f.Contents.Tree, packs: f.Contents.Packs, packsIn: f.In.String(),
 				by: index.FormatKey(f.By)}, nil
@@ -116,7 +123,7 @@ func makeSurveyed(
 
 // fetchAttached fetches an index, its locations and its layer tables. The error is a
 // *chunk.InvalidError if they are not those of the image, or name bytes that it does not have.
-func fetchAttached(ctx context.Context, f attachment.Found, im *read, dir string) error {
+func (m *Images) fetchAttached(ctx context.Context, f attachment.Found, im *read, dir string) error {
 	c := f.Contents
 	if len(c.Tables) != len(im.layers) {
 		return &chunk.InvalidError{What: "attached index",
@@ -128,20 +135,47 @@ func fetchAttached(ctx context.Context, f attachment.Found, im *read, dir string
 	group.Go(func() error {
 		return fetchBlob(fetching, f, c.Locations, filepath.Join(dir, "locations"), unzipped)
 	})
-	units := make([]int, len(c.Tables))
 	for i, d := range c.Tables {
-		group.Go(func() (err error) {
-			path := tablePath(dir, i)
-			if err := fetchBlob(fetching, f, d, path, func(r io.Reader, to io.Writer) error {
+		group.Go(func() error {
+			return fetchBlob(fetching, f, d, blobPath(dir, i), func(to io.Writer, r io.Reader) error {
 				_, err := io.Copy(to, r)
 				return err
-			}); err != nil {
-				return err
-			}
-			if units[i], err = checkTable(path, im.layers[i]); err != nil {
+			})
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := m.making.Acquire(ctx, 1); err != nil { // tables are large
+		return err
+	}
+	defer m.making.Release(1)
+	return finish(c, im, dir)
+}
+
+// blobPath returns the file of the blob of a layer's table, while it waits for the index.
+func blobPath(dir string, layer int) string { return tablePath(dir, layer) + ".blob" }
+
+// finish makes the tables of their blobs, and checks the locations.
+func finish(c *attached.Contents, im *read, dir string) error {
+	file, err := os.Open(filepath.Join(dir, "index"))
+	if err != nil {
+		return err
+	}
+	defer file.Close() // only read
+	extents, err := index.OpenMap(file, c.Tree, index.NewPages(mapPages))
+	if err != nil {
+		return err
+	}
+	units := make([]int, len(im.layers))
+	var group errgroup.Group
+	group.SetLimit(expandedAtOnce)
+	for i, d := range im.layers {
+		group.Go(func() (err error) {
+			if units[i], err = expandTable(extents, dir, i, d); err != nil {
 				return &chunk.InvalidError{What: fmt.Sprintf("the table of layer %d", i+1), Err: err}
 			}
-			return nil
+			return os.Remove(blobPath(dir, i))
 		})
 	}
 	if err := group.Wait(); err != nil {
@@ -151,12 +185,31 @@ func fetchAttached(ctx context.Context, f attachment.Found, im *read, dir string
 	if err != nil {
 		return err
 	}
-	return checkLocations(c, packs, dir)
+	return checkLocations(c, extents.Extents, packs, dir)
 }
 
-// checkTable returns the number of units of a layer's table, or an error if it is not the layer's,
-// or a unit is outside of the layer.
-func checkTable(path string, d v1.Descriptor) (units int, err error) {
+// expandTable writes the table of layer i, which d describes, and returns the number of its units.
+// The error is also that a unit is outside of the layer.
+func expandTable(extents *index.Map, dir string, i int, d v1.Descriptor) (units int, err error) {
+	blob, err := os.Open(blobPath(dir, i))
+	if err != nil {
+		return 0, err
+	}
+	defer blob.Close() // only read
+	table, err := attached.ReadTable(blob, extents)
+	if err != nil {
+		return 0, err
+	}
+	path := tablePath(dir, i)
+	if err := os.RemoveAll(path); err != nil { // of another artifact, which was wrong
+		return 0, err
+	}
+	if err := create(path, func(to io.Writer) error {
+		_, err := table.WriteTo(to)
+		return err
+	}); err != nil {
+		return 0, err
+	}
 	l, err := openLayer(path, d)
 	if err != nil {
 		return 0, err
@@ -185,29 +238,34 @@ func unitsOf(layers []v1.Descriptor, units []int, startups []attached.Pack) (map
 	return all, nil
 }
 
-// fetchBlob writes a blob to a new file, through fill. The error is a *chunk.InvalidError if fill
-// cannot use the blob.
+// fetchBlob writes a blob to a new file, through fill, as take does.
 func fetchBlob(ctx context.Context, f attachment.Found, d v1.Descriptor, path string,
-	fill func(r io.Reader, to io.Writer) error) error {
+	fill func(to io.Writer, r io.Reader) error) error {
+	return take(ctx, f, d, path, func(r io.Reader) error {
+		return create(path, func(to io.Writer) error { return fill(to, r) })
+	})
+}
+
+// take passes a blob to fill, which writes a file that is not there. The error is a
+// *chunk.InvalidError if fill cannot use the blob.
+func take(ctx context.Context, f attachment.Found, d v1.Descriptor, path string, fill func(r io.Reader) error) error {
 	return f.In.Whole(ctx, d, func(a store.Answer) error {
 		if err := os.RemoveAll(path); err != nil { // of an answer that was wrong
 			return err
 		}
-		return create(path, func(to io.Writer) error {
-			if err := fill(a.Body, to); errors.As(err, new(*fs.PathError)) { // of the new file
-				return err
-			} else if err != nil {
-				err = &chunk.InvalidError{What: fmt.Sprintf("blob %s of %s", d.Digest, f.In), Err: err}
-				return repository.Judge(a.Body, err)
-			}
-			_, err := io.Copy(io.Discard, a.Body) // the digest is compared at the end
+		if err := fill(a.Body); errors.As(err, new(*fs.PathError)) { // of the new file
 			return err
-		})
+		} else if err != nil {
+			err = &chunk.InvalidError{What: fmt.Sprintf("blob %s of %s", d.Digest, f.In), Err: err}
+			return repository.Judge(a.Body, err)
+		}
+		_, err := io.Copy(io.Discard, a.Body) // the digest is compared at the end
+		return err
 	})
 }
 
 // unzipped decompresses locations.
-func unzipped(r io.Reader, to io.Writer) error {
+func unzipped(to io.Writer, r io.Reader) error {
 	z, err := compress.Reader(r)
 	if err != nil {
 		return err
@@ -222,39 +280,32 @@ func unzipped(r io.Reader, to io.Writer) error {
 
 // fetchIndex fetches an index, and verifies it.
 func fetchIndex(ctx context.Context, f attachment.Found, path string) error {
-	return fetchBlob(ctx, f, f.Contents.Index, path, func(r io.Reader, to io.Writer) error {
-		z, err := compress.Reader(r)
+	return take(ctx, f, f.Contents.Index, path, func(r io.Reader) error {
+		file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 		if err != nil {
 			return err
 		}
-		defer z.Close()
-		_, err = index.Receive(io.TeeReader(z, to), f.Contents.Tree, io.Discard, io.Discard)
-		return err
+		err = attached.ReadIndex(file, r, f.Contents.Tree)
+		if err == nil {
+			err = file.Sync()
+		}
+		return errors.Join(err, file.Close())
 	})
 }
 
-// checkLocations returns an error if the file of locations is not that of the index, or leads to
-// other units than those of the image's packs.
-func checkLocations(c *attached.Contents, packs map[chunk.ID]int, dir string) error {
-	plain, err := os.Open(filepath.Join(dir, "index"))
-	if err != nil {
-		return err
-	}
-	defer plain.Close() // only read
-	header, err := index.ReceiveHeader(plain, c.Tree)
-	if err != nil {
-		return err
-	}
+// checkLocations returns an error if the file of locations is not that of the index, which has a
+// number of extents, or leads to other units than those of the image's packs.
+func checkLocations(c *attached.Contents, extents int64, packs map[chunk.ID]int, dir string) error {
 	file, err := os.Open(filepath.Join(dir, "locations"))
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer file.Close() // only read
 	info, err := file.Stat()
 	if err != nil {
 		return err
 	}
-	locations, err := index.OpenLocations(file, info.Size(), c.Tree, header.Extents)
+	locations, err := index.OpenLocations(file, info.Size(), c.Tree, extents)
 	if err == nil {
 		err = locations.Each(func(extent int64, u chunk.Unit) error {
 			if n, known := packs[u.Pack]; !known || int64(u.N) >= int64(n) {

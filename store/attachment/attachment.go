@@ -10,9 +10,9 @@
 //
 // It refuses layers of which no part can be read alone (survey.NoEntryError).
 //
-// A Made has its blobs in a directory for temporary files: about 1 % of the image's size, the
-// tree's metadata, and the startup packs twice. Memory: as package survey, for each layer that is
-// read at a time, and the entries of all layers.
+// A Made has its blobs in a directory for temporary files: about 1 % of the image's size, twice
+// the tree's index, and the startup packs twice. Memory: as package survey, for each layer that is
+// read at a time, and the entries and tables of all layers.
 package attachment
 
 import (
@@ -20,6 +20,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 
@@ -99,6 +100,8 @@ type work struct {
 	Options
 	dir      string
 	contents attached.Contents
+	surveyed []*layer.Builder // of the layers, until their tables are written
+	tree     openedTree
 }
 
 // run gets index and tables, and makes what depends on them.
@@ -119,9 +122,12 @@ func run(ctx context.Context, im Image, o Options, get func(*work) error) (*Made
 		Version: o.Version}
 	var envelope []byte
 	if err = get(w); err == nil {
-		err = w.locate(ctx)
+		err = w.tree.openTables(dir, w.contents.Tables)
 	}
 	if err == nil {
+		err = w.locate(ctx)
+	}
+	if err = errors.Join(err, w.tree.close()); err == nil {
 		envelope, err = attached.Seal(&w.contents, o.Keys)
 	}
 	if err != nil {
@@ -132,24 +138,21 @@ func run(ctx context.Context, im Image, o Options, get func(*work) error) (*Made
 }
 
 // locate makes the startup packs and the locations.
-func (w *work) locate(ctx context.Context) (err error) {
-	t, err := openTree(w.dir, &w.contents)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	made, err := w.startups(ctx, t)
+func (w *work) locate(ctx context.Context) error {
+	made, err := w.startups(ctx, &w.tree)
 	if err != nil {
 		return fmt.Errorf("make startup packs: %w", err)
 	}
 	var places []layer.Places
-	for _, l := range t.layers {
+	for _, l := range w.tree.layers {
 		places = append(places, l.places)
 	}
-	plain, err := layer.Locations(w.contents.Tree, t.extents.Refs, places, made)
+	plain, err := layer.Locations(w.contents.Tree, w.tree.extents.Refs, places, made)
 	if err != nil {
 		return err
 	}
-	w.contents.Locations, err = w.compressed(attached.MediaTypeLocations, int64(len(plain)), plain)
+	w.contents.Locations, err = w.write(attached.MediaTypeLocations, func(to io.Writer) error {
+		return attached.WriteLocations(to, plain)
+	})
 	return err
 }

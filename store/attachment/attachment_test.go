@@ -162,29 +162,36 @@ func check(t *testing.T, im attachment.Image, f attachment.Found) {
 		}
 		return b
 	}
-	var extents, metadata bytes.Buffer
-	header, err := index.Receive(bytes.NewReader(plain(f.Contents.Index, true)), f.Contents.Tree, &extents, &metadata)
+	file, err := os.Create(filepath.Join(t.TempDir(), "index"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), f.Contents.Tree, index.NewPages(16))
+	defer file.Close()
+	err = attached.ReadIndex(file, bytes.NewReader(plain(f.Contents.Index, false)), f.Contents.Tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := index.OpenMap(file, f.Contents.Tree, index.NewPages(16))
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := plain(f.Contents.Locations, true)
-	locations, err := index.OpenLocations(bytes.NewReader(text), int64(len(text)), f.Contents.Tree, header.Extents)
+	locations, err := index.OpenLocations(bytes.NewReader(text), int64(len(text)), f.Contents.Tree, m.Extents)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tables := map[string]*layer.Table{}
 	for i, d := range f.Contents.Tables {
-		b := plain(d, false)
-		if tables[im.Layers[i].Digest.Encoded()], err = layer.OpenTable(bytes.NewReader(b), int64(len(b))); err != nil {
+		made, err := attached.ReadTable(bytes.NewReader(plain(d, false)), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tables[im.Layers[i].Digest.Encoded()], err = made.Open(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	inPacks := 0
-	for i := range header.Extents {
+	for i := range m.Extents {
 		x, err := m.Extent(i)
 		if err != nil {
 			t.Fatal(err)

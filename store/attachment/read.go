@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/attached"
-	"lighter/format/compress"
 	"lighter/format/index"
+	"lighter/format/layer"
 	"lighter/format/layer/survey"
 	"lighter/format/tree"
 	"lighter/registries/push"
@@ -29,7 +29,7 @@ var limits = tree.Limits{Entries: 4_000_000, Bytes: 1 << 40}
 // read reads the image's layers, and writes its tables and its index.
 func (w *work) read(ctx context.Context) error {
 	entries := make([]tree.Entries, len(w.Layers))
-	w.contents.Tables = make([]v1.Descriptor, len(w.Layers))
+	w.surveyed = make([]*layer.Builder, len(w.Layers))
 	group, reading := errgroup.WithContext(ctx)
 	group.SetLimit(max(w.Jobs, 1))
 	for i, d := range w.Layers {
@@ -52,10 +52,13 @@ func (w *work) read(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("merge the layers: %w", err)
 	}
-	return w.writeIndex(merged)
+	if err := w.writeIndex(merged); err != nil {
+		return err
+	}
+	return w.writeTables()
 }
 
-// survey reads a layer, and writes its table.
+// survey reads a layer, and makes its table.
 func (w *work) survey(ctx context.Context, i int, all *tree.Entries) error {
 	d := w.Layers[i]
 	var s *survey.Survey
@@ -78,43 +81,78 @@ func (w *work) survey(ctx context.Context, i int, all *tree.Entries) error {
 	case "sha256:"+s.DiffID.String() != w.DiffIDs[i].String():
 		return fmt.Errorf("its diffID is sha256:%s: the config says %s", s.DiffID, w.DiffIDs[i])
 	}
-	w.contents.Tables[i], err = w.write(attached.MediaTypeTable, func(to io.Writer) error {
-		_, err := s.Table.WriteTo(to)
+	w.surveyed[i] = s.Table
+	return nil
+}
+
+func indexPath(dir string) string { return filepath.Join(dir, "index") }
+
+// create writes a file, through a buffer.
+func create(path string, fill func(to io.Writer) error) error {
+	file, err := os.Create(path)
+	if err != nil {
 		return err
+	}
+	buffered := bufio.NewWriterSize(file, 1<<20)
+	if err = fill(buffered); err == nil {
+		err = buffered.Flush()
+	}
+	return errors.Join(err, file.Close())
+}
+
+// writeIndex makes the index of a tree, opens it, and writes its blob.
+func (w *work) writeIndex(merged *tree.Tree) error {
+	metadata := filepath.Join(w.dir, "metadata.new")
+	var made *index.Made
+	err := create(metadata, func(to io.Writer) (err error) {
+		made, err = index.Make(merged, to)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	err = create(indexPath(w.dir), func(to io.Writer) error {
+		from, err := os.Open(metadata)
+		if err != nil {
+			return err
+		}
+		defer from.Close() // only read
+		return made.Write(to, from)
+	})
+	if err = errors.Join(err, os.Remove(metadata)); err != nil {
+		return err
+	}
+	w.contents.Tree = made.ID()
+	if err := w.tree.openIndex(w.dir, w.contents.Tree); err != nil {
+		return err
+	}
+	w.contents.Index, err = w.write(attached.MediaTypeIndex, func(to io.Writer) error {
+		return attached.WriteIndex(to, w.tree.extents, w.tree.files[metadataFile])
 	})
 	return err
 }
 
-// writeIndex makes the index of a tree, and writes it compressed.
-func (w *work) writeIndex(merged *tree.Tree) error {
-	metadata, err := os.Create(filepath.Join(w.dir, "metadata.new"))
+// writeTables writes the blobs of the tables.
+func (w *work) writeTables() error {
+	extents, err := w.tree.extents.Numbers()
 	if err != nil {
 		return err
 	}
-	defer metadata.Close() // only read from here on
-	buffered := bufio.NewWriterSize(metadata, 1<<20)
-	made, err := index.Make(merged, buffered)
-	if err = errors.Join(err, buffered.Flush()); err != nil {
-		return err
+	for i, made := range w.surveyed {
+		table, err := made.Open()
+		if err != nil {
+			return err
+		}
+		w.surveyed[i] = nil
+		d, err := w.write(attached.MediaTypeTable, func(to io.Writer) error {
+			return attached.WriteTable(to, table, extents)
+		})
+		if err != nil {
+			return err
+		}
+		w.contents.Tables = append(w.contents.Tables, d)
 	}
-	if _, err := metadata.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	w.contents.Tree = made.ID()
-	w.contents.Index, err = w.write(attached.MediaTypeIndex, func(to io.Writer) error {
-		z := compress.IndexEncoder(to, made.Size())
-		return errors.Join(made.Write(z, metadata), z.Close())
-	})
-	return errors.Join(err, os.Remove(metadata.Name()))
-}
-
-// compressed writes a blob of plain bytes, compressed as an index is.
-func (w *work) compressed(mediaType string, size int64, plain []byte) (v1.Descriptor, error) {
-	return w.write(mediaType, func(to io.Writer) error {
-		z := compress.IndexEncoder(to, size)
-		_, err := z.Write(plain)
-		return errors.Join(err, z.Close())
-	})
+	return nil
 }
 
 // write writes a blob to a file.
@@ -149,7 +187,27 @@ func (w *work) fetch(ctx context.Context, old *attached.Contents, in *repository
 			})
 		})
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := w.expandIndex(); err != nil {
+		return fmt.Errorf("read the attached index: %w", err)
+	}
+	return w.tree.openIndex(w.dir, old.Tree)
+}
+
+// expandIndex writes the file of the index that was fetched.
+func (w *work) expandIndex() error {
+	blob, err := os.Open(push.FilePath(w.dir, w.contents.Index.Digest))
+	if err != nil {
+		return err
+	}
+	defer blob.Close() // only read
+	file, err := os.Create(indexPath(w.dir))
+	if err != nil {
+		return err
+	}
+	return errors.Join(attached.ReadIndex(file, blob, w.contents.Tree), file.Close())
 }
 
 // reporting returns r, whose progress is reported.

@@ -1,6 +1,7 @@
 package attachment
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -35,13 +36,16 @@ const (
 	mapPages = 1024
 )
 
-// openedTree is an index that was made, with the tables of its layers.
+// openedTree is an index, with the tables of its layers as readers of the artifact have them.
 type openedTree struct {
 	extents  *index.Map
 	metadata *erofs.Image
 	layers   []openedLayer
-	files    []*os.File
+	files    []*os.File // the map, the metadata image
 }
+
+// metadataFile is the metadata image's number in openedTree.files.
+const metadataFile = 1
 
 type openedLayer struct {
 	table  *layer.Table
@@ -55,62 +59,59 @@ func (t *openedTree) close() (err error) {
 	return err
 }
 
-// openTree opens the index and the tables in a directory.
-func openTree(dir string, c *attached.Contents) (t *openedTree, err error) {
-	t = &openedTree{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, t.close())
-		}
-	}()
-	if err := t.openIndex(dir, c); err != nil {
-		return t, fmt.Errorf("open the index: %w", err)
-	}
-	for i, d := range c.Tables {
-		file, err := os.Open(push.FilePath(dir, d.Digest))
-		if err != nil {
-			return t, err
-		}
-		t.files = append(t.files, file)
-		var l openedLayer
-		if l.table, err = layer.OpenTable(file, d.Size); err == nil {
-			l.places, err = l.table.Places()
-		}
-		if err != nil {
-			return t, fmt.Errorf("open the table of layer %d: %w", i+1, err)
-		}
-		t.layers = append(t.layers, l)
-	}
-	return t, nil
-}
-
-func (t *openedTree) openIndex(dir string, c *attached.Contents) error {
-	stored, err := os.Open(push.FilePath(dir, c.Index.Digest))
-	if err != nil {
-		return err
-	}
-	plain, err := compress.ReadCloser(stored)
+// openIndex opens the index in a directory.
+func (t *openedTree) openIndex(dir string, tree chunk.ID) error {
+	plain, err := os.Open(indexPath(dir))
 	if err != nil {
 		return err
 	}
 	defer plain.Close() // only read
-	var parts []*os.File
 	for _, name := range []string{"map", "metadata"} {
 		file, err := os.Create(filepath.Join(dir, name))
 		if err != nil {
 			return err
 		}
-		t.files, parts = append(t.files, file), append(parts, file)
+		t.files = append(t.files, file)
 	}
-	header, err := index.Receive(plain, c.Tree, parts[0], parts[1])
-	if err != nil {
-		return err
+	header, err := index.Receive(bufio.NewReaderSize(plain, 1<<20), tree, t.files[0], t.files[metadataFile])
+	if err == nil {
+		_, err = t.files[metadataFile].Seek(0, io.SeekStart)
 	}
-	if t.extents, err = index.OpenMap(parts[0], c.Tree, index.NewPages(mapPages)); err != nil {
-		return err
+	if err == nil {
+		t.extents, err = index.OpenMap(t.files[0], tree, index.NewPages(mapPages))
 	}
-	t.metadata, err = erofs.Open(parts[1], header.MetadataSize)
+	if err == nil {
+		t.metadata, err = erofs.Open(t.files[metadataFile], header.MetadataSize)
+	}
 	return err
+}
+
+// openTables opens the tables whose blobs are in a directory.
+func (t *openedTree) openTables(dir string, blobs []v1.Descriptor) error {
+	for i, d := range blobs {
+		l, err := t.openTable(push.FilePath(dir, d.Digest))
+		if err != nil {
+			return fmt.Errorf("open the table of layer %d: %w", i+1, err)
+		}
+		t.layers = append(t.layers, l)
+	}
+	return nil
+}
+
+func (t *openedTree) openTable(path string) (l openedLayer, err error) {
+	blob, err := os.Open(path)
+	if err != nil {
+		return l, err
+	}
+	defer blob.Close() // only read
+	made, err := attached.ReadTable(blob, t.extents)
+	if err != nil {
+		return l, err
+	}
+	if l.table, err = made.Open(); err == nil {
+		l.places, err = l.table.Places()
+	}
+	return l, err
 }
 
 // startups makes the startup packs that the recordings and the guess call for.

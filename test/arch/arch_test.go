@@ -48,7 +48,7 @@ cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/co
 deploy:
 deploy/image:
 durable:
-format/attached: format/chunk format/index format/pack
+format/attached: format/chunk format/compress format/index format/layer format/pack
 format/chunk:
 format/compress: format/chunk
 format/deflate:
@@ -69,7 +69,7 @@ hub: buildinfo bytesize format/index format/tree hub/access hub/admin hub/answer
 	hub/jobs hub/names hub/objects hub/outage hub/publish hub/pull hub/pullthrough hub/pushthrough hub/quota
 	hub/registries hub/registry hub/report hub/retention hub/rootdir hub/serve hub/space hub/startup hub/uploads
 	hub/upstream hub/verify hub/wants hub/wishlist logqueue renewed socket wire wire/pattern | format/attached
-	format/compress format/layer format/pack hub/backup mirror registries store store/attachment store/origin
+	format/compress format/pack hub/backup mirror registries store store/attachment store/origin
 	store/repository wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire

@@ -220,7 +220,7 @@ func (c *compactor) entries(n int64) bool {
 
 // Expand returns a reader of the image of size bytes whose untrusted compact form r reads. What
 // follows the form in r follows the image. The bytes have to be verified: a wrong form may lead to
-// any.
+// any. It needs little memory, whatever the size. The buffer of r has at least 255 bytes.
 func Expand(r *bufio.Reader, size int64) io.Reader { return &expander{in: r, left: size} }
 
 type expander struct {
@@ -359,12 +359,13 @@ func (x *expander) entries() error {
 		if err != nil {
 			return err
 		}
-		name := make([]byte, n)
-		if _, err := io.ReadFull(x.in, name); err != nil {
+		name, err := x.in.Peek(int(n))
+		if err != nil {
 			return err
 		}
 		x.nid += uint64(later)
 		x.dir.entries = append(x.dir.entries, dirent{string(name), x.nid, kind})
+		_, _ = x.in.Discard(len(name)) // they were peeked at
 	}
 	x.buf = x.dir.finish()
 	return nil

@@ -55,9 +55,9 @@ func (r *relative) passed(block uint64) { r.block = block + (r.size+BlockSize-1)
 // WriteCompact writes the compact form of an image of size bytes, which r reads. It writes one for
 // any bytes, and a short one for images.
 func WriteCompact(w io.Writer, r io.Reader, size int64) error {
-	c := &compactor{in: bufio.NewReaderSize(r, 64<<10), out: bufio.NewWriterSize(w, 64<<10)}
+	c := &compactor{in: bufio.NewReaderSize(r, 64<<10), out: bufio.NewWriterSize(w, 64<<10), size: size}
 	for c.at < size && c.err == nil {
-		c.piece(size)
+		c.piece()
 	}
 	c.flush()
 	return errors.Join(c.err, c.out.Flush())
@@ -68,6 +68,7 @@ type compactor struct {
 	relative
 	in    *bufio.Reader
 	out   *bufio.Writer
+	size  int64  // of the image
 	at    int64  // bytes read
 	plain []byte // bytes that are not written yet
 	zeros uint64 // zeros after them
@@ -75,12 +76,12 @@ type compactor struct {
 }
 
 // piece reads what may be a piece.
-func (c *compactor) piece(size int64) {
+func (c *compactor) piece() {
 	switch {
 	case c.at%nidUnit == 0 && c.inode():
-	case c.at%BlockSize == 0 && c.entries(min(BlockSize, size-c.at)):
+	case c.at%BlockSize == 0 && c.entries(BlockSize):
 	default:
-		b := c.peek(min(nidUnit-c.at%nidUnit, size-c.at))
+		b := c.peek(min(nidUnit-c.at%nidUnit, c.size-c.at))
 		if bytes.Equal(b, zeros[:len(b)]) {
 			c.zeros += uint64(len(b))
 		} else {
@@ -133,7 +134,7 @@ func (c *compactor) write(b []byte) {
 // inode reads the next bytes if they are the next inode.
 func (c *compactor) inode() bool {
 	b, err := c.in.Peek(inodeSize + indexSize)
-	if err != nil || c.at == 0 {
+	if err != nil || c.at == 0 || c.at+inodeSize+indexSize > c.size {
 		return false
 	}
 	var h header
@@ -192,7 +193,7 @@ func (c *compactor) inode() bool {
 
 // entries reads the next n bytes, or the first of them, if they are entries of a directory.
 func (c *compactor) entries(n int64) bool {
-	b := c.peek(n)
+	b := c.peek(min(n, c.size-c.at))
 	var all dirPacker
 	var rest []byte
 	nid := c.nid

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -38,6 +39,9 @@ func TestCompact(t *testing.T) {
 	for name, root := range map[string]*tree.Node{"sample": sample(), "larger": larger(), "deep": deep(2000),
 		"benchmark": benchTree(3000).Root} {
 		_, images[name], _ = image(t, root)
+	}
+	for end := BlockSize; end < len(images["sample"]); end += 100 { // in the middle of anything
+		images[strconv.Itoa(end)] = images["sample"][:end]
 	}
 	for name, b := range images {
 		compact := compacted(t, b)

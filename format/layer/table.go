@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -202,22 +201,6 @@ func (t *Table) Unit(n uint32) (*Unit, error) {
 		return nil, fmt.Errorf("read unit %d of the table of layer %s: %w", n, t.blob.Short(), err)
 	}
 	return u, nil
-}
-
-// CheckRanges returns an error if a unit is outside of the blob. It reads 68 bytes for each unit.
-func (t *Table) CheckRanges() error {
-	records := bufio.NewReader(io.NewSectionReader(t.r, headerSize, t.units*unitSize))
-	var r [unitSize]byte
-	for n := range t.units {
-		_, err := io.ReadFull(records, r[:])
-		if err == nil {
-			err = decodeUnit(r[:]).checkRange(t.size)
-		}
-		if err != nil {
-			return fmt.Errorf("unit %d of the table of layer %s: %w", n, t.blob.Short(), err)
-		}
-	}
-	return nil
 }
 
 // decodeUnit decodes the record of a unit, without its chunks and its window.

@@ -81,10 +81,10 @@ const (
 
 	// Neighbours of a missing chunk.
 
-	// neighbourUnit is the size, in bytes, that a unit is assumed to have at least. The others are
-	// assumed to be like that of the missing chunk: the spans of a SOCI index have 4 MiB. Its size is
-	// that of its chunks, of unitSpan extents before and after the missing one at most, of which one
-	// byte in plainToStored is left after compression.
+	// neighbourUnit is the size, in bytes, that a unit is assumed to have at least. Units are
+	// assumed to be like that of the missing chunk: the spans of a SOCI index have 4 MiB. Its size
+	// is that of its chunks, of unitSpan extents before and after the missing one at most, of which
+	// one byte in plainToStored is left after compression.
 	neighbourUnit = 64 << 10
 	unitSpan      = 64
 	plainToStored = 2

@@ -175,7 +175,7 @@ func (s *Session) granted(ctx context.Context, refused *grant) (*grant, error) {
 // logIn asks the registry how to log in, and does so. afresh: credentials that were used before
 // were refused.
 func (s *Session) logIn(ctx context.Context, afresh bool) (*grant, error) {
-	challenge, err := transport.Ping(ctx, s.registry, s.next)
+	challenge, err := ping(ctx, s.registry, s.next)
 	if err != nil {
 		return nil, err
 	}

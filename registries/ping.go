@@ -32,8 +32,9 @@ func ping(ctx context.Context, registry name.Registry, next http.RoundTripper) (
 		return answer
 	}
 	secure, plain := ask("https"), ask("http")
-	patience := time.After(secureTime)
+	began, patience := time.Now(), (<-chan time.Time)(nil)
 	var failed, without *pinged
+	waited := false
 	for {
 		select {
 		case a := <-secure:
@@ -43,12 +44,13 @@ func ping(ctx context.Context, registry name.Registry, next http.RoundTripper) (
 			failed = &a
 		case a := <-plain:
 			without = &a
+			patience = time.After(max(secureTime-time.Since(began), time.Since(began)))
 		case <-patience:
-			patience = nil
+			waited = true
 		}
 		switch {
 		case without == nil:
-		case without.err == nil && (failed != nil || patience == nil):
+		case without.err == nil && (failed != nil || waited):
 			return without.challenge, nil
 		case without.err != nil && failed != nil:
 			return nil, fmt.Errorf("%w; %w", failed.err, without.err)

@@ -42,10 +42,11 @@ func TestPing(t *testing.T) {
 		err     string
 	}{
 		"both":           {schemes{"https": {3 * rtt, 200}, "http": {2 * rtt, 200}}, false, 3 * rtt, ""},
+		"a long path":    {schemes{"https": {9 * rtt, 401}, "http": {6 * rtt, 401}}, false, 9 * rtt, ""},
 		"only TLS":       {schemes{"https": {3 * rtt, 401}, "http": {rtt, 0}}, false, 3 * rtt, ""},
 		"no TLS":         {schemes{"https": {2 * rtt, 0}, "http": {2 * rtt, 200}}, true, 2 * rtt, ""},
 		"TLS is dropped": {schemes{"https": {time.Hour, 0}, "http": {rtt, 200}}, true, secureTime, ""},
-		"slow":           {schemes{"https": {time.Hour, 0}, "http": {2 * secureTime, 200}}, true, 2 * secureTime, ""},
+		"slow":           {schemes{"https": {time.Hour, 0}, "http": {2 * secureTime, 200}}, true, 4 * secureTime, ""},
 		"none":           {schemes{"https": {rtt, 0}, "http": {rtt, 0}}, false, rtt, "no answer by https; "},
 		"broken":         {schemes{"https": {rtt, 0}, "http": {rtt, 503}}, false, rtt, "503"},
 	} {

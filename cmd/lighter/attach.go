@@ -176,16 +176,20 @@ func makeSigningKey(path string) (text []byte, err error) {
 	if text, err = index.EncodePrivateKeys([]ed25519.PrivateKey{ed25519.NewKeyFromSeed(seed)}); err != nil {
 		return nil, err
 	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	file, err := os.CreateTemp(filepath.Dir(path), ".lighter-key-*") // whole before it has its name
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(file.Name())
+	_, err = file.Write(text)
+	if err = errors.Join(err, file.Sync(), file.Close()); err == nil {
+		err = os.Link(file.Name(), path) // replaces nothing
+	}
 	if errors.Is(err, fs.ErrExist) {
 		err = fmt.Errorf("%w: it was made meanwhile, or is a link to nothing: try again, or name another file", err)
 	}
 	if err != nil {
 		return nil, err
-	}
-	_, err = file.Write(text)
-	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return nil, errors.Join(err, os.Remove(path))
 	}
 	return text, durable.SyncDir(filepath.Dir(path))
 }

@@ -26,8 +26,7 @@ func ReadIndex(w io.WriterAt, r io.Reader, tree chunk.ID) error {
 	return index.Expand(w, z, tree)
 }
 
-// WriteTable writes the blob of a layer table. extents has the numbers of the index's extents. The
-// table that ReadTable returns has other numbers of units, and only chunks of the tree.
+// WriteTable writes the blob of a layer table. extents has the numbers of the index's extents.
 func WriteTable(w io.Writer, t *layer.Table, extents map[chunk.ID]int64) error {
 	z := compress.ArtifactEncoder(w, t.Size())
 	return errors.Join(t.WriteCompact(z, extents), z.Close())

@@ -266,6 +266,10 @@ func (x *expander) Read(p []byte) (int, error) {
 	return x.in.Read(p)
 }
 
+// errEmptyPiece bounds the time of a form that compresses to nearly nothing: each piece leads to
+// bytes of the image.
+var errEmptyPiece = errors.New("a piece is empty")
+
 // piece reads the next piece.
 func (x *expander) piece() error {
 	kind, err := x.in.ReadByte()
@@ -276,6 +280,9 @@ func (x *expander) piece() error {
 	switch kind {
 	case pieceBytes, pieceZeros:
 		n, err := x.number(uint64(x.left))
+		if err == nil && n == 0 {
+			err = errEmptyPiece
+		}
 		if err != nil {
 			return err
 		}
@@ -344,6 +351,9 @@ func (x *expander) inode() error {
 
 func (x *expander) entries() error {
 	count, err := x.number(maxEntries)
+	if err == nil && count == 0 {
+		err = errEmptyPiece
+	}
 	if err != nil {
 		return err
 	}

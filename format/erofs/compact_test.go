@@ -122,3 +122,15 @@ func FuzzCompact(f *testing.F) {
 		}
 	})
 }
+
+// A form of empty pieces is refused at once, however long it is.
+func TestExpandRefusesEmptyPieces(t *testing.T) {
+	for _, kind := range []byte{pieceBytes, pieceZeros, pieceEntries} {
+		const n = 8 << 20
+		all := bytes.NewReader(bytes.Repeat([]byte{kind, 0}, n/2))
+		_, err := io.ReadFull(Expand(bufio.NewReaderSize(all, 4096), 1<<20), make([]byte, 1<<20))
+		if all.Len() < n-8192 {
+			t.Errorf("kind %d: %d bytes of %d were read, error %v", kind, n-all.Len(), n, err)
+		}
+	}
+}

@@ -14,13 +14,12 @@ import (
 
 // The compact form of a table is for readers that have the index of a tree. It has the numbers of
 // the index's extents instead of chunk IDs, which are three quarters of a table and do not
-// compress, and it lacks chunks that are not of the tree. docs/format.md has its bytes.
+// compress. docs/format.md has its bytes.
 const compactMagic = "LGTRLYC" + string(rune(Format))
 
 // WriteCompact writes the compact form of a table. extents has the number of an extent for each
-// chunk of the tree (index.Map.Numbers). Units without such a chunk are left out, so that the
-// numbers of units are others than in the table. The error may be that the table is not one that
-// was made by reading the layer (package survey): a unit has a seal, or several parts.
+// chunk of the tree (index.Map.Numbers). The error may be that the table is not one that was made
+// by reading the layer (package survey): a unit has a seal, or several parts.
 func (t *Table) WriteCompact(w io.Writer, extents map[chunk.ID]int64) error {
 	out := bufio.NewWriterSize(w, 64<<10)
 	b := append([]byte(compactMagic), t.blob[:]...)
@@ -45,33 +44,38 @@ func (t *Table) WriteCompact(w io.Writer, extents map[chunk.ID]int64) error {
 	return out.Flush()
 }
 
+// notInTree is the number of a chunk that is not of the tree: its ID and length follow. Such chunks
+// are in the form, too, so that a layer has the same units for all trees: who reads a unit knows
+// the layer, and not the tree.
+const notInTree = -1
+
 // place is what the next unit of a compact table is relative to.
 type place struct {
 	unit int64 // the offset of the last unit
 	next int64 // the number after that of the last chunk's extent
 }
 
-// append appends the compact form of a unit; nothing if no chunk is of the tree.
+// append appends the compact form of a unit, which has at least one chunk.
 func (p *place) append(b []byte, u *Unit, extents map[chunk.ID]int64) ([]byte, error) {
 	var chunks []byte
-	count, end, next := 0, int64(0), p.next
+	end, next := int64(0), p.next
 	for _, c := range u.Chunks {
 		if u.Seal != Unsealed || c.Begin != 0 {
 			return nil, fmt.Errorf("the unit at %d has a seal, or several parts", u.Offset)
 		}
 		extent, found := extents[c.ID]
 		if !found {
-			continue
+			extent = notInTree
 		}
-		count++
 		chunks = binary.AppendVarint(chunks, extent-next)
 		chunks = binary.AppendVarint(chunks, int64(c.Offset)-end)
-		next, end = extent+1, c.end()
+		if end = c.end(); found {
+			next = extent + 1
+		} else {
+			chunks = binary.AppendUvarint(append(chunks, c.ID[:]...), uint64(c.Length))
+		}
 	}
-	if count == 0 {
-		return b, nil
-	}
-	b = binary.AppendUvarint(b, uint64(count))
+	b = binary.AppendUvarint(b, uint64(len(u.Chunks)))
 	b = binary.AppendUvarint(b, uint64(u.Offset-p.unit))
 	b = binary.AppendUvarint(b, uint64(u.Stored))
 	b = append(b, byte(u.Codec), u.Bits)
@@ -229,6 +233,15 @@ func (c *compactReader) chunk(end int64) (next Chunk, err error) {
 	}
 	// Both sums wrap around at most once, and are then below 0.
 	extent, offset := c.last.next+extent, end+distance
+	if extent == notInTree && offset >= 0 && offset <= math.MaxUint32 {
+		next.Offset = uint32(offset)
+		if _, err := io.ReadFull(c.in, next.ID[:]); err != nil {
+			return next, cut(err)
+		}
+		length, err := c.number(chunk.MaxLength)
+		next.Length = uint32(length)
+		return next, err
+	}
 	if extent < 0 || extent >= c.extents.Extents || offset < 0 || offset > math.MaxUint32 {
 		return next, fmt.Errorf("a chunk at %d of extent %d of %d", offset, extent, c.extents.Extents)
 	}

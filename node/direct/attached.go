@@ -173,7 +173,7 @@ func finish(c *attached.Contents, im *read, dir string) error {
 	for i, d := range im.layers {
 		group.Go(func() (err error) {
 			if units[i], err = expandTable(extents, dir, i, d); err != nil {
-				return &chunk.InvalidError{What: fmt.Sprintf("the table of layer %d", i+1), Err: err}
+				return err
 			}
 			return os.Remove(blobPath(dir, i))
 		})
@@ -196,9 +196,15 @@ func expandTable(extents *index.Map, dir string, i int, d v1.Descriptor) (units 
 		return 0, err
 	}
 	defer blob.Close() // only read
+	wrong := func(err error) error {
+		if errors.As(err, new(*fs.PathError)) { // of this machine's disk
+			return err
+		}
+		return &chunk.InvalidError{What: fmt.Sprintf("the table of layer %d", i+1), Err: err}
+	}
 	table, err := attached.ReadTable(blob, extents)
 	if err != nil {
-		return 0, err
+		return 0, wrong(err)
 	}
 	path := tablePath(dir, i)
 	if err := os.RemoveAll(path); err != nil { // of another artifact, which was wrong
@@ -212,7 +218,7 @@ func expandTable(extents *index.Map, dir string, i int, d v1.Descriptor) (units 
 	}
 	l, err := openLayer(path, d)
 	if err != nil {
-		return 0, err
+		return 0, wrong(err)
 	}
 	return l.table.Units(), l.file.Close()
 }
@@ -353,9 +359,9 @@ func (t *keptTree) inLayers(id chunk.ID) (chunk.Unit, error) {
 	return chunk.Unit{}, fmt.Errorf("chunk %s: no layer has it: %w", id.Short(), chunk.ErrNotFound)
 }
 
-// readPlaces reads where the chunks of a tree's layers are.
-func (t *keptTree) readPlaces() (all []layer.Places, err error) {
-	for _, l := range t.layers[:len(t.Layers)] {
+// readPlaces reads where the chunks of layers are.
+func readPlaces(layers []*keptLayer) (all []layer.Places, err error) {
+	for _, l := range layers {
 		p, err := l.table.Places()
 		if err != nil {
 			return nil, err

@@ -24,6 +24,7 @@ import (
 	"lighter/format/compress"
 	"lighter/format/index"
 	"lighter/format/trace"
+	"lighter/format/tree"
 	"lighter/node/resolver"
 	"lighter/registries"
 	"lighter/registries/push"
@@ -584,5 +585,29 @@ func TestOddLists(t *testing.T) {
 	_, err = believing(t, r, t.TempDir(), key).Answerer(Formats()...).Answer(t.Context(), pulled(im, ref))
 	if err == nil || errors.Is(err, chunk.ErrNotFound) || !strings.Contains(err.Error(), "500") {
 		t.Errorf("with a list that fails: %v, want that the registry has failed", err)
+	}
+}
+
+// Trouble of this machine's disk is no property of the artifact.
+func TestTroubleOfTheDisk(t *testing.T) {
+	dir := t.TempDir()
+	id := chunk.Sum([]byte("x"))
+	n := &tree.Node{Mode: tree.ModeRegular | 0o755, Nlink: 1, Size: 1}
+	n.Content.Extents = []tree.Extent{{ID: id, Length: 1}}
+	root := tree.NewDir(tree.Node{Mode: 0o755}, []tree.Dirent{{Name: "x", Node: n}})
+	file, err := os.Create(filepath.Join(dir, "index"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := index.MakeAt(&tree.Tree{Root: root}, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file.Close()
+	// The blob's file cannot be opened: as with too many open files, or EIO.
+	c := &attached.Contents{Tree: made.ID(), Tables: make([]v1.Descriptor, 1)}
+	err = finish(c, &read{layers: make([]v1.Descriptor, 1)}, dir)
+	if err == nil || errors.As(err, new(*chunk.InvalidError)) {
+		t.Errorf("error %v, want one of the disk", err)
 	}
 }

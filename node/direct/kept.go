@@ -117,7 +117,6 @@ func (k *kept) path(tree chunk.ID, name string) string {
 // open opens the tree in its directory.
 func (k *kept) open(id chunk.ID) error {
 	t := &keptTree{made: time.Now()}
-	t.places = sync.OnceValues(t.readPlaces)
 	b, err := os.ReadFile(k.path(id, "image"))
 	if err == nil && len(b) > maxImageFile {
 		err = errors.New("the file is too long")
@@ -129,6 +128,8 @@ func (k *kept) open(id chunk.ID) error {
 		len(t.Tables) > 0 && len(t.Layers) != len(t.Tables)) {
 		err = errors.New("the file lacks places, diffIDs or tables")
 	}
+	n := len(t.Layers)
+	t.places = sync.OnceValues(func() ([]layer.Places, error) { return readPlaces(t.layers[:n]) })
 	if err == nil {
 		err = t.openLayers(filepath.Join(k.dir, id.String()))
 	}

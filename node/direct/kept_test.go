@@ -273,3 +273,20 @@ func TestClosed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A tree is pulled from a second place while a chunk of it is looked for.
+func TestLookupDuringAnotherPull(t *testing.T) {
+	m := open(t, t.TempDir())
+	id, pack := keep(t, m, "good")
+	l := m.kept.layersOf(pack)[0]
+	im := *m.kept.imageOf(id)
+	done := make(chan error)
+	go func() {
+		im.Places = []place{{Repository: "registry.test/b", Manifest: im.Places[0].Manifest}}
+		done <- m.kept.publish(id, filepath.Join(t.TempDir(), "x"), im, func(*image) bool { return false })
+	}()
+	_, _ = l.of.inLayers(chunk.ID{1})
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}

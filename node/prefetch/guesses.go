@@ -26,6 +26,8 @@ type guesses struct {
 	source   Source
 	requests *requests
 	account  account
+	slots    chan struct{}                            // of the Prefetcher: one for each guess that runs
+	blocked  func() error                             // Options.Blocked
 	config   func(tree chunk.ID) (guess.Config, bool) // Options.Config; nil: nothing is guessed
 	metadata string                                   // the path of the metadata image; empty: nothing is guessed
 
@@ -41,7 +43,7 @@ var _ device.Observer = (*guesses)(nil)
 
 func newGuesses(p *Prefetcher, d *Device) *guesses {
 	g := &guesses{device: d.Device, source: d.source, requests: d.requests,
-		account: newAccount(d.Extents(), &p.guesses)}
+		account: newAccount(d.Extents(), &p.guesses), slots: p.guessing, blocked: p.options.Blocked}
 	if p.options.Limit > 0 {
 		g.config = p.options.Config
 	}
@@ -82,6 +84,12 @@ func (g *guesses) end() {
 
 // run guesses until a guess misses nothing. An error ends it: a start can do without a guess.
 func (g *guesses) run(config guess.Config) {
+	select {
+	case g.slots <- struct{}{}:
+		defer func() { <-g.slots }()
+	case <-g.ctx.Done():
+		return
+	}
 	ctx, cancel := context.WithTimeout(g.ctx, guessTime)
 	defer cancel()
 	file, err := os.Open(g.metadata)
@@ -94,7 +102,7 @@ func (g *guesses) run(config guess.Config) {
 		return
 	}
 	for n := range maxGuesses {
-		if n > 0 && g.source.BytesPerRTT() == 0 {
+		if n > 0 && g.source.BytesPerRTT() == 0 || g.blocked() != nil {
 			return
 		}
 		missing, recordings := g.guess(ctx, image, config)
@@ -108,7 +116,7 @@ func (g *guesses) run(config guess.Config) {
 
 // guess returns recordings of probable starts, and the chunks that it has missed.
 func (g *guesses) guess(ctx context.Context, image *erofs.Image, config guess.Config) (
-	missing []chunk.Ref, found []trace.Recording,
+	missing []missed, found []trace.Recording,
 ) {
 	seen := map[chunk.ID]bool{}
 	of := guess.Image{Metadata: image, Extents: g.device.Extents(), Config: config,
@@ -120,7 +128,7 @@ func (g *guesses) guess(ctx context.Context, image *erofs.Image, config guess.Co
 			if !seen[ref.ID] {
 				seen[ref.ID] = true
 				ref.Unit, _ = g.device.Unit(extent)
-				missing = append(missing, ref)
+				missing = append(missing, missed{extent, ref})
 			}
 			return nil, errMissing
 		}}
@@ -131,13 +139,25 @@ func (g *guesses) guess(ctx context.Context, image *erofs.Image, config guess.Co
 // errMissing says that a guess has to do without a chunk.
 var errMissing = errors.New("the chunk is not cached yet")
 
-// fetch fetches chunks together. The returned function waits for them, and reports whether all have
-// arrived.
-func (g *guesses) fetch(ctx context.Context, missing []chunk.Ref) (arrived func() bool) {
+// missed is a chunk that a guess has missed, and its extent.
+type missed struct {
+	extent int64
+	ref    chunk.Ref
+}
+
+// fetch fetches chunks together, within the credit. The returned function waits for them, and
+// reports whether all have arrived.
+func (g *guesses) fetch(ctx context.Context, missing []missed) (arrived func() bool) {
 	var group errgroup.Group
 	group.SetLimit(maxDeviceFetches)
-	for _, ref := range missing {
-		group.Go(func() error { return g.source.Prefetch(ctx, ref) })
+	for _, m := range missing {
+		if g.account.debt(startupPart) > startupCredit {
+			return func() bool { _ = group.Wait(); return false }
+		}
+		if g.account.request(m.extent, m.ref.Length) {
+			g.account.added.Add(int64(m.ref.Length))
+		}
+		group.Go(func() error { return g.source.Prefetch(ctx, m.ref) })
 	}
 	return func() bool { return group.Wait() == nil }
 }

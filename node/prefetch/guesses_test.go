@@ -1,6 +1,7 @@
 package prefetch
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -116,16 +117,21 @@ func TestNoGuessWithStartupPacks(t *testing.T) {
 	}
 }
 
-// What was guessed in vain ends the guess of further files.
-func TestGuessHasACredit(t *testing.T) {
-	d, s, _ := scripted(t, 3, Options{Limit: plenty, Config: startsWith("/script0")})
-	s.perRTT = 1 << 20
-	d.SetLocations(alone(t, d))
-	d.guesses.account.added.Store(startupCredit + 1)
-	d.Begin()
-	d.guesses.work.Wait()
-	if got := len(d.requests.refs); got != 0 {
-		t.Errorf("%d units are queued beyond the credit, want none", got)
+// What was guessed in vain ends the guess, and so does a lack of memory.
+func TestGuessEnds(t *testing.T) {
+	for _, blocked := range []error{nil, errors.New("short of memory")} {
+		d, s, _ := scripted(t, 3, Options{Limit: plenty, Config: startsWith("/script0"),
+			Blocked: func() error { return blocked }})
+		s.perRTT = 1 << 20
+		d.SetLocations(alone(t, d))
+		if blocked == nil {
+			d.guesses.account.added.Store(startupCredit + 1)
+		}
+		d.Begin()
+		d.guesses.work.Wait()
+		if fetched, queued := len(s.requested), len(d.requests.refs); fetched > 0 || queued > 0 {
+			t.Errorf("blocked %v: %d chunks are fetched, and %d queued, want none", blocked, fetched, queued)
+		}
 	}
 }
 

@@ -97,6 +97,8 @@ type Prefetcher struct {
 	queue   *queue
 	plans   chan struct{} // one for each startup pack whose units are being listed
 	loads   loads
+	// guessing has a value for each device whose start is being guessed.
+	guessing chan struct{}
 
 	startup    yield
 	neighbours yield
@@ -110,7 +112,7 @@ func New(source func() Source, options Options, log *slog.Logger) *Prefetcher {
 		options.Blocked = func() error { return nil }
 	}
 	return &Prefetcher{source: source, options: options, log: log, queue: newQueue(log),
-		plans: make(chan struct{}, maxPlans), loads: newLoads()}
+		plans: make(chan struct{}, maxPlans), loads: newLoads(), guessing: make(chan struct{}, maxGuessing)}
 }
 
 // Run fetches queued requests until ctx is done.

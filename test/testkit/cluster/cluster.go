@@ -249,7 +249,9 @@ func (c *Cluster) StartKubelet(ctx context.Context, changes map[string]any) erro
 	argv := c.site.Machine.Inside(c.tool("kubelet"), "--config", config, "--kubeconfig", c.path("node.kubeconfig"),
 		"--root-dir", root, "--cert-dir", filepath.Join(root, "pki"), "--hostname-override", Node,
 		"--node-ip", site.MachineIP, "--v", "2")
-	started := time.Now().Truncate(time.Second) // the API has whole seconds
+	// The API has whole seconds. What an earlier kubelet has reported is older than started.
+	started := time.Now().Truncate(time.Second).Add(time.Second)
+	time.Sleep(time.Until(started))
 	var err error
 	c.kubelet, err = c.site.StartService(ctx, "kubelet", argv, startTimeout, func() error {
 		out, err := c.Kubectl(ctx, "", "get", "node", Node, "-o",

@@ -52,8 +52,8 @@ type pushed struct {
 	artifact digest.Digest
 }
 
-// push pushes an image and an artifact as hub.
-func push(t *testing.T, host string) (p pushed) {
+// pushBoth pushes an image and an artifact as hub.
+func pushBoth(t *testing.T, host string) (p pushed) {
 	t.Helper()
 	p.host = host
 	trusting := http.DefaultTransport.(*http.Transport).Clone()
@@ -160,7 +160,7 @@ func (p pushed) check(t *testing.T, table registries.Registry) *Repository {
 // A private repository of a real registry with TLS and passwords is read.
 func TestPasswords(t *testing.T) {
 	host, ca := distribution.StartPrivate(t)
-	push(t, host).check(t, registries.Registry{CA: ca})
+	pushBoth(t, host).check(t, registries.Registry{CA: ca})
 }
 
 // tokenServer is a token server as Docker's protocol has it. The registry trusts its certificate.
@@ -232,7 +232,7 @@ func startTokens(t *testing.T) (host string, s *tokenServer) {
 // the time that the token server has said.
 func TestTokens(t *testing.T) {
 	host, s := startTokens(t)
-	p := push(t, host)
+	p := pushBoth(t, host)
 	s.expiry.Store(2 - 60) // the registry accepts a token for 60 s more
 	before := s.issued.Load()
 	r := p.check(t, registries.Registry{})

@@ -147,7 +147,7 @@ func openImage(t *testing.T, layers []layer) *guessedImage {
 func (g *guessedImage) guess(t *testing.T, config guess.Config) trace.Recording {
 	t.Helper()
 	image := guess.Image{Metadata: g.metadata, Extents: g.extents, Config: config}
-	image.Chunk = func(_ context.Context, ref chunk.Ref) ([]byte, error) {
+	image.Chunk = func(_ context.Context, _ int64, ref chunk.Ref) ([]byte, error) {
 		plain := make([]byte, ref.Length)
 		_, err := g.store.ReadAt(plain, g.offsets[ref.ID])
 		return plain, err

@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os/user"
 	"path/filepath"
@@ -372,7 +373,9 @@ func (c *Config) prefetchLimit() int64 {
 func (c *Config) CheckHubs() error {
 	hubs, err := c.origins(noLog)
 	if err == nil && len(c.Hubs) > 0 {
-		_, err = resolver.NewKeys(c.Root, c.HubKeys, hubs)
+		if _, err = resolver.NewKeys(c.Root, c.HubKeys, hubs); errors.Is(err, fs.ErrPermission) {
+			err = nil // only root can read learned keys, and the node says that it needs root
+		}
 	}
 	return err
 }

@@ -45,7 +45,7 @@ func (t *Table) WriteCompact(w io.Writer, extents map[chunk.ID]int64) error {
 }
 
 // notInTree is the number of a chunk that is not of the tree: its ID and length follow. Such chunks
-// are in the form, too, so that a layer has the same units for all trees: who reads a unit knows
+// are in the form, too, so that a layer has the same units for all trees: a reader of a unit knows
 // the layer, and not the tree.
 const notInTree = -1
 
@@ -126,7 +126,7 @@ type compactReader struct {
 func (c *compactReader) table() (*Builder, error) {
 	var head [len(compactMagic) + chunk.Size]byte
 	if _, err := io.ReadFull(c.in, head[:]); err != nil {
-		return nil, cut(err)
+		return nil, noEOF(err)
 	}
 	if string(head[:len(compactMagic)]) != compactMagic {
 		return nil, errors.New("wrong magic")
@@ -173,7 +173,7 @@ func (c *compactReader) unit(count int) (u Unit, err error) {
 	}
 	var codec [2]byte
 	if _, err := io.ReadFull(c.in, codec[:]); err != nil {
-		return u, cut(err)
+		return u, noEOF(err)
 	}
 	u.Codec, u.Bits = Codec(codec[0]), codec[1]
 	if u.Window, err = c.window(); err != nil {
@@ -215,7 +215,7 @@ func (c *compactReader) window() ([]byte, error) {
 	}
 	for _, run := range runs {
 		if _, err := io.ReadFull(c.in, run); err != nil {
-			return nil, cut(err)
+			return nil, noEOF(err)
 		}
 	}
 	return window, nil
@@ -225,18 +225,18 @@ func (c *compactReader) window() ([]byte, error) {
 func (c *compactReader) chunk(end int64) (next Chunk, err error) {
 	extent, err := binary.ReadVarint(c.in)
 	if err != nil {
-		return next, cut(err)
+		return next, noEOF(err)
 	}
 	distance, err := binary.ReadVarint(c.in)
 	if err != nil {
-		return next, cut(err)
+		return next, noEOF(err)
 	}
 	// Both sums wrap around at most once, and are then below 0.
 	extent, offset := c.last.next+extent, end+distance
 	if extent == notInTree && offset >= 0 && offset <= math.MaxUint32 {
 		next.Offset = uint32(offset)
 		if _, err := io.ReadFull(c.in, next.ID[:]); err != nil {
-			return next, cut(err)
+			return next, noEOF(err)
 		}
 		length, err := c.number(chunk.MaxLength)
 		next.Length = uint32(length)
@@ -257,7 +257,7 @@ func (c *compactReader) chunk(end int64) (next Chunk, err error) {
 func (c *compactReader) number(limit int64) (int64, error) {
 	n, err := binary.ReadUvarint(c.in)
 	if err != nil {
-		return 0, cut(err)
+		return 0, noEOF(err)
 	}
 	if n > uint64(limit) {
 		return 0, fmt.Errorf("a number is %d: want at most %d", n, limit)
@@ -265,8 +265,8 @@ func (c *compactReader) number(limit int64) (int64, error) {
 	return int64(n), nil
 }
 
-// cut returns the error of a read that may have ended inside the table.
-func cut(err error) error {
+// noEOF returns the error of a read that may have ended inside the table.
+func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}

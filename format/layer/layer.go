@@ -132,10 +132,10 @@ func (k Key) Derive(offset, length uint32) (id chunk.ID) {
 
 // check returns an error if the unit exceeds the bounds of the format, or contradicts itself.
 func (u *Unit) check(blob int64) error {
-	if err := u.checkRange(blob); err != nil {
-		return err
-	}
 	switch {
+	case u.Offset < 0 || u.Stored < 1 || u.Stored > MaxStored || u.Offset > blob-u.Stored:
+		return fmt.Errorf("%d bytes at %d of a blob of %d bytes: want at most %d bytes of the blob", u.Stored, u.Offset,
+			blob, MaxStored)
 	case u.Codec < Stored || u.Codec > Deflate:
 		return fmt.Errorf("unknown codec %d", u.Codec)
 	case u.Seal > SealedPlain || (u.Seal == Unsealed) != u.Digest.IsZero():
@@ -159,15 +159,6 @@ func (u *Unit) check(blob int64) error {
 		}
 	}
 	return u.checkPlain()
-}
-
-// checkRange returns an error if the unit is outside of its blob, or has too many bytes.
-func (u *Unit) checkRange(blob int64) error {
-	if u.Offset < 0 || u.Stored < 1 || u.Stored > MaxStored || u.Offset > blob-u.Stored {
-		return fmt.Errorf("%d bytes at %d of a blob of %d bytes: want at most %d bytes of the blob", u.Stored, u.Offset,
-			blob, MaxStored)
-	}
-	return nil
 }
 
 // checkPlain checks the number of plain bytes.

@@ -203,20 +203,14 @@ func (t *Table) Unit(n uint32) (*Unit, error) {
 	return u, nil
 }
 
-// decodeUnit decodes the record of a unit, without its chunks and its window.
-func decodeUnit(r []byte) *Unit {
-	le := binary.LittleEndian
-	return &Unit{Offset: int64(le.Uint64(r)), Stored: int64(le.Uint32(r[8:])), Codec: Codec(r[32]), Seal: Seal(r[33]),
-		Bits: r[34], Digest: chunk.ID(r[36:])}
-}
-
 func (t *Table) unit(n uint32) (*Unit, error) {
 	le := binary.LittleEndian
 	r, err := t.read(headerSize+int64(n)*unitSize, unitSize)
 	if err != nil {
 		return nil, err
 	}
-	u := decodeUnit(r)
+	u := &Unit{Offset: int64(le.Uint64(r)), Stored: int64(le.Uint32(r[8:])), Codec: Codec(r[32]), Seal: Seal(r[33]),
+		Bits: r[34], Digest: chunk.ID(r[36:])}
 	first, count := int64(le.Uint32(r[12:])), int64(le.Uint32(r[16:]))
 	at, packed := le.Uint64(r[20:]), int64(le.Uint32(r[28:]))
 	if r[35] != 0 || count > MaxChunks || first > t.chunks-count || packed > maxPacked || at > uint64(t.windows) ||

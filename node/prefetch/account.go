@@ -44,6 +44,15 @@ func (a *account) request(extent int64, length uint32) bool {
 	return isNew
 }
 
+// charge is request, and counts the bytes of an unmarked extent as requested for this device.
+func (a *account) charge(extent int64, length uint32) bool {
+	isNew := a.request(extent, length)
+	if isNew {
+		a.added.Add(int64(length))
+	}
+	return isNew
+}
+
 // use counts the marked extents in a read as used, and reports whether there were any.
 func (a *account) use(r device.Read) (any bool) {
 	if a.marks.isEmpty() {

@@ -154,9 +154,7 @@ func (g *guesses) fetch(ctx context.Context, missing []missed) (arrived func() b
 		if g.account.debt(startupPart) > startupCredit {
 			return func() bool { _ = group.Wait(); return false }
 		}
-		if g.account.request(m.extent, m.ref.Length) {
-			g.account.added.Add(int64(m.ref.Length))
-		}
+		g.account.charge(m.extent, m.ref.Length)
 		group.Go(func() error { return g.source.Prefetch(ctx, m.ref) })
 	}
 	return func() bool { return group.Wait() == nil }
@@ -185,10 +183,9 @@ func (g *guesses) request(image *erofs.Image, recordings []trace.Recording) {
 // requestExtent requests an extent's chunk, unless that was done before or it is cached. It reports
 // whether there is room for more requests.
 func (g *guesses) requestExtent(i int64, e index.Extent) bool {
-	if g.source.Has(e.ID) || !g.account.request(i, e.Length) {
+	if g.source.Has(e.ID) || !g.account.charge(i, e.Length) {
 		return true
 	}
-	g.account.added.Add(int64(e.Length))
 	unit, _ := g.device.Unit(i)
 	return g.requests.add(refOf(e, unit))
 }

@@ -149,9 +149,7 @@ func (s *search) request(extent int64, a *account) bool {
 		s.left -= s.size
 		s.requested[unit] = true
 	}
-	if a.request(extent, e.Length) {
-		a.added.Add(int64(e.Length))
-	}
+	a.charge(extent, e.Length)
 	return true
 }
 

@@ -122,7 +122,7 @@ func (p *Prefetcher) Run(ctx context.Context) { p.queue.run(ctx) }
 type Stats struct {
 	Startup    Yield `json:"startup"`    // of startup packs
 	Neighbours Yield `json:"neighbours"` // of units around a miss
-	Guesses    Yield `json:"guesses"`    // of what a start without startup packs probably reads
+	Guesses    Yield `json:"guesses"`    // of starts that were guessed, for want of startup packs
 	// Loaded is how many bytes of startup packs, uncompressed, were read from the disk into memory.
 	Loaded int64 `json:"loadedBytes"`
 }

@@ -1,7 +1,6 @@
 package attachment
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -87,39 +86,14 @@ func (w *work) survey(ctx context.Context, i int, all *tree.Entries) error {
 
 func indexPath(dir string) string { return filepath.Join(dir, "index") }
 
-// create writes a file, through a buffer.
-func create(path string, fill func(to io.Writer) error) error {
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	buffered := bufio.NewWriterSize(file, 1<<20)
-	if err = fill(buffered); err == nil {
-		err = buffered.Flush()
-	}
-	return errors.Join(err, file.Close())
-}
-
 // writeIndex makes the index of a tree, opens it, and writes its blob.
 func (w *work) writeIndex(merged *tree.Tree) error {
-	metadata := filepath.Join(w.dir, "metadata.new")
-	var made *index.Made
-	err := create(metadata, func(to io.Writer) (err error) {
-		made, err = index.Make(merged, to)
-		return err
-	})
+	file, err := os.Create(indexPath(w.dir))
 	if err != nil {
 		return err
 	}
-	err = create(indexPath(w.dir), func(to io.Writer) error {
-		from, err := os.Open(metadata)
-		if err != nil {
-			return err
-		}
-		defer from.Close() // only read
-		return made.Write(to, from)
-	})
-	if err = errors.Join(err, os.Remove(metadata)); err != nil {
+	made, err := index.MakeAt(merged, file)
+	if err = errors.Join(err, file.Close()); err != nil {
 		return err
 	}
 	w.contents.Tree = made.ID()

@@ -20,6 +20,14 @@ type regular struct {
 	in   erofs.Inode
 }
 
+// address returns the device's offset of the file's first byte; -1: it is not on the device.
+func (r *regular) address() int64 {
+	if !r.in.Device {
+		return -1
+	}
+	return int64(r.in.Address)
+}
+
 // files reads a tree's files. A missing or unreadable file is empty, since a guess can do without
 // it.
 type files struct {

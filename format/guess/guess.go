@@ -36,65 +36,65 @@ type Image struct {
 	Config Config
 }
 
-// Recordings returns recordings of what starts of the image are likely to read. The first one is of
-// the program that the config names, unless Recordings cannot find it. Then follow programs that
-// users often run instead, and the largest Python packages. All recordings have 0 Starts.
+// Start is a program that starts of an image may run, or a Python package that they may import.
+type Start struct {
+	// Named says that the image's config names the program.
+	Named bool
+	// Trigger is the place of a file that the start reads first: the device's offset of its first
+	// byte. It is -1 if the file is not on the device.
+	Trigger int64
+
+	program regular
+	argv    []string
+	pkg     string // the package that program, a Python interpreter, imports; empty: the program alone
+}
+
+// Starts returns the programs that starts of the image are likely to run: first the one that the
+// config names, unless Starts cannot find it, and then programs that users often run instead. It
+// reads no chunks. Its only error is the context's.
+func (i *Image) Starts(ctx context.Context) ([]Start, error) {
+	return newGuesser(newFiles(ctx, i)).starts(), ctx.Err()
+}
+
+// Packages returns the largest packages of a program that is a Python interpreter, and nothing for
+// other programs. Its only error is the context's.
+func (i *Image) Packages(ctx context.Context, of Start) ([]Start, error) {
+	return newGuesser(newFiles(ctx, i)).packagesOf(of), ctx.Err()
+}
+
+// Recording returns a recording, with 0 Starts, of what a start is likely to read.
 //
 // The recording of a program has the program, its dynamic linker (ld.so), its libraries, the files
 // that such programs read when they start, and the scripts and programs that the arguments name.
 // The recording of a Python package has the modules that Python imports when it starts, the
-// package, and the modules that the package imports. Recordings reads at most 8,192 chunks. It
+// package, and the modules that the package imports. Recording reads at most 8,192 chunks. It
 // leaves out what it cannot find, read or understand, and what exceeds the bounds of a guess. Its
 // only error is the context's.
-func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
-	return i.recordings(ctx, false)
+func (i *Image) Recording(ctx context.Context, s Start) (trace.Recording, error) {
+	return newGuesser(newFiles(ctx, i)).recording(s), ctx.Err()
 }
 
-// Start returns only the recording of the program that the config names. If there is none, it
-// returns those of all programs that Recordings has. Otherwise it is as Recordings.
-func (i *Image) Start(ctx context.Context) ([]trace.Recording, error) { return i.recordings(ctx, true) }
-
-func (i *Image) recordings(ctx context.Context, onlyStart bool) ([]trace.Recording, error) {
+// Recordings returns the recordings of all Starts, and of the Packages of the first Python among
+// them, without the empty ones, and 16 at most. All of them together read as much as Recording.
+func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 	g := newGuesser(newFiles(ctx, i))
-	var out []trace.Recording
-	seen := map[string]bool{}
-	add := func(run func()) {
-		g.entries, g.left, g.depth = nil, maxProgramBytes, 0
-		if run(); len(g.entries) > 0 && len(out) < maxRecordings {
-			out = append(out, trace.Recording{Entries: g.entries})
-		}
-	}
-	var py *python
-	try := func(argv []string) {
-		program, ok := g.command(argv)
-		if !ok || seen[program.path] {
-			return
-		}
-		seen[program.path] = true
-		add(func() { g.run(program, argv) })
-		if py == nil && pythonName.MatchString(path.Base(program.path)) {
-			py = g.python(program, argv)
-		}
-	}
-	try(slices.Concat(i.Config.Entrypoint, i.Config.Cmd))
-	if onlyStart && len(out) > 0 {
-		return out, ctx.Err()
-	}
-	for _, name := range runtimes {
-		for _, found := range g.glob(name) {
-			if len(out) < maxRecordings {
-				try([]string{found})
+	var all []trace.Recording
+	add := func(starts []Start) {
+		for _, s := range starts {
+			if r := g.recording(s); len(r.Entries) > 0 && len(all) < maxRecordings {
+				all = append(all, r)
 			}
 		}
 	}
-	if py != nil && !onlyStart {
-		for _, name := range py.packages() {
-			clear(py.seen)
-			py.begin()
-			add(func() { py.module(name, 0) })
+	starts := g.starts()
+	add(starts)
+	for _, s := range starts {
+		if packages := g.packagesOf(s); packages != nil {
+			add(packages)
+			break
 		}
 	}
-	return out, ctx.Err()
+	return all, ctx.Err()
 }
 
 // guesser guesses what programs read, one program after the other.
@@ -119,6 +119,49 @@ func newGuesser(f *files) *guesser {
 	path := strings.Split(env["PATH"], ":")
 	return &guesser{linker: newLinker(f, env), path: path[:min(len(path), maxSearchDirs)],
 		dir: "/" + f.Config.WorkingDir}
+}
+
+// starts returns what Image.Starts returns.
+func (g *guesser) starts() (all []Start) {
+	try := func(argv []string, named bool) {
+		program, ok := g.command(argv)
+		isKnown := func(s Start) bool { return s.program.path == program.path }
+		if ok && len(all) < maxRecordings && !slices.ContainsFunc(all, isKnown) {
+			all = append(all, Start{named, program.address(), program, argv, ""})
+		}
+	}
+	try(slices.Concat(g.Config.Entrypoint, g.Config.Cmd), true)
+	for _, name := range runtimes {
+		for _, found := range g.glob(name) {
+			try([]string{found}, false)
+		}
+	}
+	return all
+}
+
+// packagesOf returns what Image.Packages returns.
+func (g *guesser) packagesOf(s Start) (all []Start) {
+	p := g.pythonOf(s)
+	if p == nil {
+		return nil
+	}
+	for _, name := range p.packages() {
+		all = append(all, Start{false, p.first(name), s.program, s.argv, name})
+	}
+	return all
+}
+
+// recording returns what Image.Recording returns.
+func (g *guesser) recording(s Start) trace.Recording {
+	g.entries, g.left, g.depth = nil, maxProgramBytes, 0
+	if s.pkg == "" {
+		g.run(s.program, s.argv)
+	} else if p := g.pythonOf(s); p != nil {
+		p.begin()
+		g.entries, g.left = nil, maxProgramBytes // that is in the recording of the program
+		p.module(s.pkg, 0)
+	}
+	return trace.Recording{Entries: g.entries}
 }
 
 // command finds the program that a command line runs.

@@ -322,22 +322,68 @@ func TestGuessOfOddImages(t *testing.T) {
 	}
 }
 
-// Start has the program of the config alone, or all programs if there is none.
-func TestGuessOfAStart(t *testing.T) {
+// Starts are found without contents: the config's program first. A package is one of the
+// interpreter's. All recordings are those of the starts.
+func TestStarts(t *testing.T) {
+	c := linux()
+	c["/usr/lib/python3/dist-packages/large/__init__.py"] = long("import large.more")
+	for _, name := range []string{"more", "most", "rest"} {
+		c["/usr/lib/python3/dist-packages/large/"+name+".py"] = strings.Repeat("# "+name+"\n", minPackage/20)
+	}
 	chunks := map[chunk.ID]string{}
-	image := open(t, linux().dir("/", chunks), chunks)
-	for _, cmd := range [][]string{{"/app/main.py"}, {"nothing"}, nil} {
-		image.Config = Config{Cmd: cmd}
-		all, err := image.Recordings(t.Context())
+	image := open(t, c.dir("/", chunks), chunks)
+	contents := image.Chunk
+	for _, test := range []struct {
+		cmd  []string
+		want string
+	}{
+		{[]string{"/app/main.py"}, "/app/main.py* /usr/bin/sh /usr/bin/python3.11 large"},
+		{[]string{"python3", "-c", ""}, "/usr/bin/python3.11* /usr/bin/sh large"},
+		{[]string{"nothing"}, "/usr/bin/sh /usr/bin/python3.11 large"},
+		{nil, "/usr/bin/sh /usr/bin/python3.11 large"},
+	} {
+		image.Config, image.Chunk = Config{Cmd: test.cmd}, nil
+		starts, err := image.Starts(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := all // of sh and python3: no package is large enough for a recording
-		if len(cmd) > 0 && cmd[0] != "nothing" {
-			want = all[:1]
+		for _, s := range slices.Clone(starts) {
+			packages, err := image.Packages(t.Context(), s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			starts = append(starts, packages...)
 		}
-		if got, err := image.Start(t.Context()); err != nil || len(all) < 2 || !reflect.DeepEqual(got, want) {
-			t.Errorf("%q: guessed %v, error %v, want %v", cmd, got, err, want)
+		image.Chunk = contents
+		var names []string
+		var recordings []trace.Recording
+		for _, s := range starts {
+			name := s.program.path
+			if s.pkg != "" {
+				name = s.pkg
+			}
+			if s.Named {
+				name += "*"
+			}
+			names = append(names, name)
+			r, err := image.Recording(t.Context(), s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			recordings = append(recordings, r)
+			first := s.program.path
+			if s.pkg != "" {
+				first = "/usr/lib/python3/dist-packages/large/__init__.py"
+			}
+			if in, err := image.Metadata.Finder().Find(first); err != nil || s.Trigger != int64(in.Address) {
+				t.Errorf("%s: its trigger is %d, want %d (%v)", name, s.Trigger, in.Address, err)
+			}
+		}
+		if got := strings.Join(names, " "); got != test.want {
+			t.Errorf("%q: starts %s, want %s", test.cmd, got, test.want)
+		}
+		if got, err := image.Recordings(t.Context()); err != nil || !reflect.DeepEqual(got, recordings) {
+			t.Errorf("%q: guessed %v, error %v, want %v", test.cmd, got, err, recordings)
 		}
 	}
 }

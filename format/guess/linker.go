@@ -21,16 +21,22 @@ type object struct {
 type linker struct {
 	*files
 	env    map[string]string
-	libs   []string               // library directories: those of /etc/ld.so.conf, then systemDirs
+	libs   []string               // what directories returns; nil: it was not called yet
 	parsed map[string]*binaryFile // by path
 }
 
 func newLinker(f *files, env map[string]string) *linker {
-	l := &linker{files: f, env: env, parsed: map[string]*binaryFile{}}
-	configs := 0
-	l.config("/etc/ld.so.conf", &configs)
-	l.libs = append(l.libs, systemDirs...)
-	return l
+	return &linker{files: f, env: env, parsed: map[string]*binaryFile{}}
+}
+
+// directories returns the library directories: those of /etc/ld.so.conf, then systemDirs.
+func (l *linker) directories() []string {
+	if l.libs == nil {
+		configs := 0
+		l.config("/etc/ld.so.conf", &configs)
+		l.libs = append(l.libs, systemDirs...)
+	}
+	return l.libs
 }
 
 // config reads a file in the format of /etc/ld.so.conf.
@@ -113,7 +119,7 @@ func (l *linker) library(name string, of, program *object) (regular, bool) {
 	dirs = append(dirs, strings.FieldsFunc(l.env["LD_LIBRARY_PATH"],
 		func(r rune) bool { return r == ':' || r == ';' })...)
 	dirs = append(dirs, origin(of.elf.runpath, of.path)...)
-	for _, dir := range append(dirs, l.libs...) {
+	for _, dir := range append(dirs, l.directories()...) {
 		if !path.IsAbs(dir) {
 			continue
 		}

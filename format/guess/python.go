@@ -56,6 +56,14 @@ func (g *guesser) python(program regular, argv []string) *python {
 	return p
 }
 
+// pythonOf returns the guesser for a start, or nil if it runs no Python interpreter.
+func (g *guesser) pythonOf(s Start) *python {
+	if !pythonName.MatchString(path.Base(s.program.path)) {
+		return nil
+	}
+	return g.python(s.program, s.argv)
+}
+
 // frozen are modules that are built into the interpreter since Python 3.11.
 var frozen = []string{"abc", "codecs", "io", "_collections_abc", "_sitebuiltins", "genericpath", "ntpath",
 	"posixpath", "os", "site", "stat",
@@ -243,6 +251,18 @@ func (p *python) hasSubmodule(pkg, name string) bool {
 		}
 	}
 	return false
+}
+
+// first returns the place of the file that an import of a package reads first, as Start.Trigger.
+func (p *python) first(pkg string) int64 {
+	for _, dir := range p.site {
+		for _, name := range []string{"__pycache__/__init__." + p.tag + ".pyc", "__init__.py"} {
+			if r, ok := p.open(path.Join(dir, pkg, name)); ok {
+				return r.address()
+			}
+		}
+	}
+	return -1
 }
 
 func isName(s string) bool {

@@ -75,9 +75,9 @@ const (
 	// maxGuesses bounds how often the guess of a start is repeated. Half of it suffices for
 	// programs with many libraries and modules.
 	maxGuesses = 12
-	// maxGuessing bounds the devices whose starts are guessed at a time.
+	// maxGuessing bounds the starts that are guessed at a time.
 	maxGuessing = 4
-	// guessTime bounds the time of a device's guesses, and of their requests. Later they are of no
+	// guessTime bounds the time of a start's guesses, and of their requests. Later they are of no
 	// use.
 	guessTime = 30 * time.Second
 

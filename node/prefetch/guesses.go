@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -17,10 +19,12 @@ import (
 )
 
 // guesses fetches what a start probably reads (package guess), if no startup packs are wanted at
-// mount. A guess needs the contents of programs and scripts, and each of them may name further
-// ones. So guesses repeats the guess: each time it fetches together all that the last guess missed,
-// until the guess misses nothing. Each repetition costs processor time, and saves the readers many
-// RTTs. So after the first one guesses goes on only if the RTT is long.
+// mount. It guesses the program that the image's config names as soon as a start begins, and any
+// other program or Python package that it knows when a reader reads the first bytes of it.
+//
+// A guess needs the contents of programs and scripts, and each of them may name further ones. So
+// guesses repeats the guess: each time it fetches together all that the last guess missed, until
+// the guess misses nothing.
 type guesses struct {
 	device   *device.Device
 	source   Source
@@ -35,8 +39,10 @@ type guesses struct {
 	stop context.CancelFunc
 	work sync.WaitGroup
 
-	mu    sync.Mutex // guards what follows
-	begun bool       // begin or end was called
+	mu      sync.Mutex // guards what follows
+	begun   bool       // begin or end was called
+	ended   bool
+	waiting atomic.Pointer[[]guess.Start] // for a read of their triggers; it is replaced as a whole
 }
 
 var _ device.Observer = (*guesses)(nil)
@@ -48,50 +54,69 @@ func newGuesses(p *Prefetcher, d *Device) *guesses {
 		g.config = p.options.Config
 	}
 	g.ctx, g.stop = context.WithCancel(context.Background())
+	g.waiting.Store(&[]guess.Start{})
 	return g
 }
 
-// Observe counts what was read of the fetched data.
-func (g *guesses) Observe(r device.Read) { g.account.use(r) }
+// Observe counts what was read of the fetched data, and guesses the starts whose triggers are read.
+func (g *guesses) Observe(r device.Read) {
+	g.account.use(r)
+	isRead := func(s guess.Start) bool { return s.Trigger >= r.Offset && s.Trigger < r.Offset+r.Length }
+	if !slices.ContainsFunc(*g.waiting.Load(), isRead) {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var left []guess.Start
+	for _, s := range *g.waiting.Load() {
+		if !isRead(s) {
+			left = append(left, s)
+		} else if !g.ended {
+			g.work.Go(func() { g.run(func(of *guess.Image) { g.start(of, s) }) })
+		}
+	}
+	g.waiting.Store(&left)
+}
 
-// begin starts the guess of a start. Only the first call of a device does so: then all that was
+// begin starts the guesses of a start. Only the first call of a device does so: then all that was
 // guessed is cached. It reports whether there is something to guess.
 func (g *guesses) begin() bool {
 	if g.config == nil || g.metadata == "" {
 		return false
 	}
-	config, ok := g.config(g.device.Extents().ID())
-	if !ok {
+	if _, ok := g.config(g.device.Extents().ID()); !ok {
 		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.begun {
 		g.begun = true
-		g.work.Go(func() { g.run(config) })
+		g.work.Go(func() { g.run(g.all) })
 	}
 	return true
 }
 
-// end ends the guess, and waits for its requests.
+// end ends the guesses, and waits for their requests.
 func (g *guesses) end() {
 	g.mu.Lock()
-	g.begun = true
+	g.begun, g.ended = true, true
 	g.mu.Unlock()
 	g.stop()
 	g.work.Wait()
 }
 
-// run guesses until a guess misses nothing. An error ends it: a start can do without a guess.
-func (g *guesses) run(config guess.Config) {
+// run calls fn with the image, in a slot. An error ends it: a start can do without a guess.
+func (g *guesses) run(fn func(of *guess.Image)) {
 	select {
 	case g.slots <- struct{}{}:
 		defer func() { <-g.slots }()
 	case <-g.ctx.Done():
 		return
 	}
-	ctx, cancel := context.WithTimeout(g.ctx, guessTime)
-	defer cancel()
+	config, ok := g.config(g.device.Extents().ID())
+	if !ok {
+		return
+	}
 	file, err := os.Open(g.metadata)
 	if err != nil {
 		return
@@ -101,38 +126,68 @@ func (g *guesses) run(config guess.Config) {
 	if err != nil {
 		return
 	}
-	for n := range maxGuesses {
-		if n > 0 && g.source.BytesPerRTT() == 0 || g.blocked() != nil {
-			return
-		}
-		missing, recordings := g.guess(ctx, image, config)
-		arrived := g.fetch(ctx, missing)
-		g.request(image, recordings)
-		if !arrived() || len(missing) == 0 {
-			return
+	fn(&guess.Image{Metadata: image, Extents: g.device.Extents(), Config: config})
+}
+
+// all waits for the triggers of all starts, and guesses the one that the config names.
+func (g *guesses) all(of *guess.Image) {
+	starts, _ := of.Starts(g.ctx) // the error is that of ctx
+	g.wait(slices.DeleteFunc(slices.Clone(starts), func(s guess.Start) bool { return s.Named }))
+	for _, s := range starts {
+		if s.Named {
+			g.start(of, s)
 		}
 	}
 }
 
-// guess returns recordings of probable starts, and the chunks that it has missed.
-func (g *guesses) guess(ctx context.Context, image *erofs.Image, config guess.Config) (
-	missing []missed, found []trace.Recording,
+// wait adds starts to those that wait for their triggers.
+func (g *guesses) wait(starts []guess.Start) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := append(slices.Clone(*g.waiting.Load()), starts...)
+	g.waiting.Store(&all)
+}
+
+// start guesses a start until a guess misses nothing.
+func (g *guesses) start(of *guess.Image, s guess.Start) {
+	ctx, cancel := context.WithTimeout(g.ctx, guessTime)
+	defer cancel()
+	for range maxGuesses {
+		if g.blocked() != nil {
+			return
+		}
+		missing, recording := g.guess(ctx, of, s)
+		arrived := g.fetch(ctx, missing)
+		g.request(of.Metadata, recording)
+		if !arrived() {
+			return
+		}
+		if len(missing) == 0 {
+			break
+		}
+	}
+	packages, _ := of.Packages(ctx, s)
+	g.wait(packages)
+}
+
+// guess returns a recording of a probable start, and the chunks that it has missed.
+func (g *guesses) guess(ctx context.Context, of *guess.Image, s guess.Start) (
+	missing []missed, found trace.Recording,
 ) {
 	seen := map[chunk.ID]bool{}
-	of := guess.Image{Metadata: image, Extents: g.device.Extents(), Config: config,
-		Chunk: func(_ context.Context, extent int64, ref chunk.Ref) ([]byte, error) {
-			plain := make([]byte, ref.Length)
-			if g.source.Cached(ref, 0, plain) {
-				return plain, nil
-			}
-			if !seen[ref.ID] {
-				seen[ref.ID] = true
-				ref.Unit, _ = g.device.Unit(extent)
-				missing = append(missing, missed{extent, ref})
-			}
-			return nil, errMissing
-		}}
-	found, _ = of.Start(ctx) // the error is that of ctx
+	of.Chunk = func(_ context.Context, extent int64, ref chunk.Ref) ([]byte, error) {
+		plain := make([]byte, ref.Length)
+		if g.source.Cached(ref, 0, plain) {
+			return plain, nil
+		}
+		if !seen[ref.ID] {
+			seen[ref.ID] = true
+			ref.Unit, _ = g.device.Unit(extent)
+			missing = append(missing, missed{extent, ref})
+		}
+		return nil, errMissing
+	}
+	found, _ = of.Recording(ctx, s) // the error is that of ctx
 	return missing, found
 }
 
@@ -160,22 +215,20 @@ func (g *guesses) fetch(ctx context.Context, missing []missed) (arrived func() b
 	return func() bool { return group.Wait() == nil }
 }
 
-// request requests what recordings have, in their order, within the credit.
-func (g *guesses) request(image *erofs.Image, recordings []trace.Recording) {
+// request requests what a recording has, in its order, within the credit.
+func (g *guesses) request(image *erofs.Image, r trace.Recording) {
 	finder := image.Finder()
-	for _, r := range recordings {
-		for _, entry := range r.Entries {
-			if g.account.debt(startupPart) > startupCredit {
-				return
-			}
-			in, err := finder.Find(entry.Path)
-			if err != nil || !in.Device {
-				continue
-			}
-			from := int64(in.Address) + entry.Offset
-			if g.device.Extents().Range(from, from+entry.Length, g.requestExtent) != nil {
-				return
-			}
+	for _, entry := range r.Entries {
+		if g.account.debt(startupPart) > startupCredit {
+			return
+		}
+		in, err := finder.Find(entry.Path)
+		if err != nil || !in.Device {
+			continue
+		}
+		from := int64(in.Address) + entry.Offset
+		if g.device.Extents().Range(from, from+entry.Length, g.requestExtent) != nil {
+			return
 		}
 	}
 }

@@ -3,7 +3,6 @@ package prefetch
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,7 +17,7 @@ import (
 )
 
 // scripted returns the device of a tree whose program is a script. Each of the scripts names the
-// next one as its interpreter. Nothing is cached.
+// next one as its interpreter, and the program perl names the first one. Nothing is cached.
 func scripted(t *testing.T, scripts int, options Options) (d *Device, s *shelf, names map[chunk.ID]string) {
 	t.Helper()
 	s = &shelf{chunks: map[chunk.ID][]byte{}, cached: map[chunk.ID]bool{}, requested: map[chunk.ID]int{}, keeps: true}
@@ -28,7 +27,7 @@ func scripted(t *testing.T, scripts int, options Options) (d *Device, s *shelf, 
 		name := fmt.Sprint("script", i)
 		text := fmt.Sprintf("#!/script%d\n", i+1)
 		if i == scripts {
-			name, text = "unused", ""
+			name, text = "perl", "#!/script0\n"
 		}
 		plain := []byte(text + strings.Repeat("# "+name+"\n", 1000))
 		id := chunk.Sum(plain)
@@ -51,48 +50,84 @@ func scripted(t *testing.T, scripts int, options Options) (d *Device, s *shelf, 
 // startsWith is the config of an image that runs the first script.
 func startsWith(program string) func(chunk.ID) (guess.Config, bool) {
 	return func(chunk.ID) (guess.Config, bool) {
-		return guess.Config{Cmd: []string{program}}, program != ""
+		return guess.Config{Cmd: []string{program}, Env: []string{"PATH=/"}}, program != ""
 	}
 }
 
-// A guess fetches a program, then what the program names, and so on. After the first step it goes
-// on only if the RTT is long.
+// names returns the names of what was requested, and fails if something was requested twice.
+func (s *shelf) names(t *testing.T, names map[chunk.ID]string) string {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var got []string
+	for id, n := range s.requested {
+		got = append(got, names[id])
+		if n > 1 {
+			t.Errorf("%s was requested %d times", names[id], n)
+		}
+	}
+	slices.Sort(got)
+	return strings.Join(got, " ")
+}
+
+// A guess fetches a program, then what the program names, and so on.
 func TestGuessGoesOnWithWhatItHasFetched(t *testing.T) {
 	for name, test := range map[string]struct {
 		options Options
-		perRTT  int64
 		begins  bool
 		want    string
 	}{
-		"long path": {Options{Limit: plenty, Config: startsWith("/script0")}, 1 << 20, true,
-			"script0 script1 script2"},
-		"short path":     {Options{Limit: plenty, Config: startsWith("/script0")}, 0, true, "script0"},
-		"off":            {Options{Config: startsWith("/script0")}, 1 << 20, false, ""},
-		"another image":  {Options{Limit: plenty, Config: startsWith("")}, 1 << 20, false, ""},
-		"nobody knows":   {Options{Limit: plenty}, 1 << 20, false, ""},
-		"no such script": {Options{Limit: plenty, Config: startsWith("/script9")}, 1 << 20, true, ""},
+		"program":        {Options{Limit: plenty, Config: startsWith("/script0")}, true, "script0 script1 script2"},
+		"off":            {Options{Config: startsWith("/script0")}, false, ""},
+		"another image":  {Options{Limit: plenty, Config: startsWith("")}, false, ""},
+		"nobody knows":   {Options{Limit: plenty}, false, ""},
+		"no such script": {Options{Limit: plenty, Config: startsWith("/script9")}, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, s, names := scripted(t, 3, test.options)
-			s.perRTT = test.perRTT
 			for range 2 {
 				if got := d.Begin(); got != test.begins {
 					t.Errorf("Begin returned %t, want %t", got, test.begins)
 				}
 			}
 			d.guesses.work.Wait()
-			var got []string
-			for id := range maps.Keys(s.requested) {
-				got = append(got, names[id])
-				if s.requested[id] > 1 {
-					t.Errorf("%s was requested %d times", names[id], s.requested[id])
-				}
-			}
-			slices.Sort(got)
-			if got := strings.Join(got, " "); got != test.want {
+			if got := s.names(t, names); got != test.want {
 				t.Errorf("requested %q, want %q", got, test.want)
 			}
 		})
+	}
+}
+
+// A known program that the config does not name is guessed when its first bytes are read, once.
+func TestGuessOfWhatIsRead(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		d, s, names := scripted(t, 3, Options{Limit: plenty, Config: startsWith("/script9")})
+		d.Begin()
+		d.guesses.work.Wait()
+		if len(s.requested) > 0 {
+			t.Fatalf("before a read %q is requested, want nothing", s.names(t, names))
+		}
+		want := "script0 script1 script2" // the reader itself fetches perl
+		if closed {
+			want = ""
+			d.EndStartup()
+		}
+		for i := range d.Extents().Extents {
+			if e := extentOf(t, d, i); names[e.ID] == "perl" {
+				s.mu.Lock()
+				s.cached[e.ID] = true
+				s.mu.Unlock()
+				for range 2 {
+					if _, err := d.ReadAt(t.Context(), make([]byte, 256), e.Offset); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+		d.guesses.work.Wait()
+		if got := s.names(t, names); got != want {
+			t.Errorf("closed %t: requested %q, want %q", closed, got, want)
+		}
 	}
 }
 

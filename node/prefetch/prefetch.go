@@ -97,7 +97,7 @@ type Prefetcher struct {
 	queue   *queue
 	plans   chan struct{} // one for each startup pack whose units are being listed
 	loads   loads
-	// guessing has a value for each device whose start is being guessed.
+	// guessing has a value for each start that is being guessed.
 	guessing chan struct{}
 
 	startup    yield

@@ -14,6 +14,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Size is the length of an ID in bytes.
@@ -32,7 +33,7 @@ func ParseID(s string) (ID, error) {
 	if len(s) != 2*Size {
 		return ID{}, fmt.Errorf("parse ID %q: want %d hexadecimal digits", s, 2*Size)
 	}
-	if _, err := hex.Decode(id[:], []byte(s)); err != nil || hex.EncodeToString(id[:]) != s {
+	if _, err := hex.Decode(id[:], []byte(s)); err != nil || strings.ToLower(s) != s {
 		return ID{}, fmt.Errorf("parse ID %q: want %d lower-case hexadecimal digits", s, 2*Size)
 	}
 	return id, nil

@@ -4,11 +4,13 @@ import (
 	"archive/tar"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"lighter/format/chunk"
 	"lighter/format/compress"
@@ -91,44 +93,35 @@ type inArchive struct {
 // decodeText reads the JSON: one object with a version and a list of rows, and nothing behind it.
 func decodeText(ctx context.Context, t Table, text io.Reader) (*Layer, error) {
 	in := &rowReader{ctx: ctx, r: text}
-	dec := json.NewDecoder(in)
+	dec := jsontext.NewDecoder(in, jsontext.AllowInvalidUTF8(true)) // checkName finds it
 	in.offset = dec.InputOffset
 	b := newBuilder(t)
-	version, seen := 0, false
-	if err := delim(dec, '{'); err != nil {
-		return nil, err
-	}
-	for dec.More() {
+	version := int64(0)
+	err := readFields(dec, func(key []byte) (err error) {
 		in.allow()
-		key, err := dec.Token()
-		if err != nil {
-			return nil, fmt.Errorf("read a key: %w", err)
-		}
-		switch key {
+		what := string(key)
+		switch what {
 		case "version":
-			err = dec.Decode(&version)
+			err = readNumber(dec, &version)
 		case "entries":
-			if seen {
-				return nil, errors.New("two lists of entries")
-			}
-			seen = true
 			err = decodeRows(dec, in, b)
 		default:
-			err = dec.Decode(new(json.RawMessage))
+			err = dec.SkipValue()
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read %q: %w", key, err)
+			return fmt.Errorf("read %q: %w", shorten(what), noEOF(err))
 		}
-	}
-	in.allow()
-	if err := delim(dec, '}'); err != nil {
+		in.allow()
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	if version != 1 {
 		return nil, fmt.Errorf("version %d, want 1", version)
 	}
 	in.allow()
-	switch _, err := dec.Token(); {
+	switch _, err := dec.ReadToken(); {
 	case err == nil:
 		return nil, errors.New("something follows the end of the table")
 	case err != io.EOF:
@@ -137,37 +130,78 @@ func decodeText(ctx context.Context, t Table, text io.Reader) (*Layer, error) {
 	return b.finish()
 }
 
-func decodeRows(dec *json.Decoder, in *rowReader, b *builder) error {
-	switch token, err := dec.Token(); {
+func decodeRows(dec *jsontext.Decoder, in *rowReader, b *builder) error {
+	switch token, err := dec.ReadToken(); {
 	case err != nil:
-		return noEOF(err)
-	case token == nil:
+		return err
+	case token.Kind() == jsontext.KindNull:
 		return nil // as containers/storage writes an empty layer
-	case token != json.Delim('['):
+	case token.Kind() != jsontext.KindBeginArray:
 		return fmt.Errorf("got %v, want [", token)
 	}
-	for n := 0; dec.More(); n++ {
+	for n := 0; dec.PeekKind() != jsontext.KindEndArray; n++ {
 		in.allow()
 		r := row{}
-		if err := dec.Decode(&r); err != nil {
-			return fmt.Errorf("row %d: %w", n, err)
+		if err := r.decode(dec); err != nil {
+			return fmt.Errorf("row %d: %w", n, noEOF(err))
 		}
 		if err := b.add(&r); err != nil {
 			return fmt.Errorf("row %d, %q: %w", n, shorten(r.Name), err)
 		}
+		in.allow()
 	}
-	in.allow()
-	return delim(dec, ']')
+	_, err := dec.ReadToken()
+	return err
 }
 
-func delim(dec *json.Decoder, want json.Delim) error {
-	got, err := dec.Token()
-	if err != nil {
-		return fmt.Errorf("read %s: %w", want, noEOF(err))
+// readFields reads an object. read reads the value of a key, which is as the JSON has it: not
+// unquoted. It must not keep the key.
+func readFields(dec *jsontext.Decoder, read func(key []byte) error) error {
+	switch token, err := dec.ReadToken(); {
+	case err != nil:
+		return noEOF(err)
+	case token.Kind() == jsontext.KindNull:
+		return nil
+	case token.Kind() != jsontext.KindBeginObject:
+		return fmt.Errorf("got %v, want {", token)
 	}
-	if got != want {
-		return fmt.Errorf("got %v, want %s", got, want)
+	for dec.PeekKind() != jsontext.KindEndObject {
+		key, err := dec.ReadValue()
+		if err != nil {
+			return noEOF(err)
+		}
+		if err := read(key[1 : len(key)-1]); err != nil {
+			return err
+		}
 	}
+	_, err := dec.ReadToken()
+	return err
+}
+
+// readNumber reads an integer, or null, which changes nothing.
+func readNumber[T int | int64](dec *jsontext.Decoder, to *T) error {
+	value, err := dec.ReadValue()
+	if err != nil || value.Kind() == jsontext.KindNull {
+		return err
+	}
+	n, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil || int64(T(n)) != n {
+		return fmt.Errorf("%s is not an integer", shorten(string(value)))
+	}
+	*to = T(n)
+	return nil
+}
+
+// readText reads a string, or null, which changes nothing.
+func readText(dec *jsontext.Decoder, to *string) error {
+	token, err := dec.ReadToken()
+	switch {
+	case err != nil || token.Kind() == jsontext.KindNull:
+		return err
+	case token.Kind() != jsontext.KindString:
+		return fmt.Errorf("%s is not a string", shorten(token.String()))
+	}
+	*to = token.String()
 	return nil
 }
 

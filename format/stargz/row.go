@@ -1,6 +1,9 @@
 package stargz
 
 import (
+	"encoding/base64"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"archive/tar"
 	"cmp"
 	"errors"
@@ -54,6 +57,68 @@ const (
 var types = map[string]byte{
 	"reg": tar.TypeReg, "hardlink": tar.TypeLink, "symlink": tar.TypeSymlink, "dir": tar.TypeDir,
 	"char": tar.TypeChar, "block": tar.TypeBlock, "fifo": tar.TypeFifo,
+}
+
+// decode reads a row. Names of fields that a row does not have are skipped.
+func (r *row) decode(dec *jsontext.Decoder) error {
+	return readFields(dec, func(key []byte) error {
+		switch string(key) {
+		case "type":
+			return readText(dec, &r.Type)
+		case "name":
+			return readText(dec, &r.Name)
+		case "linkName":
+			return readText(dec, &r.LinkName)
+		case "mode":
+			return readNumber(dec, &r.Mode)
+		case "uid":
+			return readNumber(dec, &r.UID)
+		case "gid":
+			return readNumber(dec, &r.GID)
+		case "modtime":
+			return readText(dec, &r.ModTime)
+		case "devMajor":
+			return readNumber(dec, &r.DevMajor)
+		case "devMinor":
+			return readNumber(dec, &r.DevMinor)
+		case "xattrs":
+			return r.decodeXattrs(dec)
+		case "size":
+			return readNumber(dec, &r.Size)
+		case "digest":
+			return readText(dec, &r.Digest)
+		case "offset":
+			return readNumber(dec, &r.Offset)
+		case "innerOffset":
+			return readNumber(dec, &r.InnerOffset)
+		case "endOffset":
+			return readNumber(dec, &r.EndOffset)
+		case "chunkOffset":
+			return readNumber(dec, &r.ChunkOffset)
+		case "chunkSize":
+			return readNumber(dec, &r.ChunkSize)
+		case "chunkDigest":
+			return readText(dec, &r.ChunkDigest)
+		case "chunkType":
+			return readText(dec, &r.ChunkType)
+		}
+		return dec.SkipValue()
+	})
+}
+
+func (r *row) decodeXattrs(dec *jsontext.Decoder) error {
+	r.Xattrs = map[string][]byte{}
+	return readFields(dec, func(key []byte) error {
+		name, err := jsontext.AppendUnquote(nil, append(append([]byte{'"'}, key...), '"'))
+		value := ""
+		if err == nil {
+			err = readText(dec, &value)
+		}
+		if err == nil {
+			r.Xattrs[string(name)], err = base64.StdEncoding.DecodeString(value)
+		}
+		return err
+	})
 }
 
 // entry returns the entry of a row that is no chunk, without its content.

@@ -5,9 +5,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/direct"
+	"lighter/node/front/containerd"
 	"lighter/node/pullsecrets"
 	"lighter/node/resolver"
 	"lighter/registries"
@@ -36,7 +39,7 @@ func (n *Node) openDirect() {
 			all.SetFallback(n.pullSecrets.Configs)
 		}
 		n.closers = append(n.closers, all.Close)
-		config.Registries = all
+		config.Registries, config.Pulled = all, n.openContents()
 		n.direct, err = direct.Open(config)
 	}
 	if err != nil {
@@ -44,6 +47,20 @@ func (n *Node) openDirect() {
 		n.direct = direct.Closed(config)
 	}
 	n.closers = append(n.closers, n.direct.Close)
+}
+
+// openContents returns what reads what pulls have fetched, or nil if the node has no containerd.
+func (n *Node) openContents() func(context.Context, string, digest.Digest, int64) ([]byte, error) {
+	if n.config.Containerd == "" {
+		return nil
+	}
+	contents, err := containerd.OpenContents(n.config.Containerd)
+	if err != nil {
+		n.log.Warn("manifests are read from their registry once more", "err", err)
+		return nil
+	}
+	n.closers = append(n.closers, contents.Close)
+	return contents.Read
 }
 
 // openKeys opens the keys whose statements the node believes.

@@ -123,7 +123,8 @@ func (m *answerer) Answer(ctx context.Context, q resolver.Request) (*resolver.An
 	key := fmt.Sprint(q.Pulled, " ", name, m.words)
 	answer, err := share(ctx, m.Images, key, makeTimeout, func(ctx context.Context) (*resolver.Answer, error) {
 		began := time.Now()
-		answer, err := m.answer(ctx, place{Repository: name, Manifest: digest.Digest(q.Pulled)}, formats)
+		p := place{Repository: name, Manifest: digest.Digest(q.Pulled)}
+		answer, err := m.answer(ctx, q.Namespace, p, formats)
 		if err != nil {
 			m.config.Log.Info("an image does not start from its registry", "image", q.Reference, "err", err)
 			return nil, err
@@ -262,8 +263,8 @@ func (m *Images) makeLowerOf(ctx context.Context, p place, word string, n int) (
 // Soon implements resolver.Answerer.
 func (m *answerer) Soon(context.Context, string) (*wire.Soon, error) { return nil, errChain }
 
-// answer returns the statements about an image.
-func (m *answerer) answer(ctx context.Context, p place, formats []format) (*resolver.Answer, error) {
+// answer returns the statements about an image, which is pulled in a namespace of containerd.
+func (m *answerer) answer(ctx context.Context, namespace string, p place, formats []format) (*resolver.Answer, error) {
 	from, err := m.open(p.Repository)
 	if err != nil {
 		return nil, err
@@ -282,8 +283,8 @@ func (m *answerer) answer(ctx context.Context, p place, formats []format) (*reso
 		}
 		return m.signed(p, im.DiffIDs, tree), nil
 	}
-	listed := list(ctx, from, p.Manifest, formats) // while manifest and config are read
-	im, err := readImage(ctx, from, p.Manifest)
+	listed := list(ctx, from, p.Manifest, formats) // meanwhile
+	im, err := m.pulledImage(ctx, namespace, from, p.Manifest)
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,8 @@ import (
 const maxLocations = 512 << 20
 
 const (
+	// blobsAtOnce is how many blobs of an artifact are fetched at a time, to files.
+	blobsAtOnce = 8
 	// expandedAtOnce is how many tables are in memory at a time: 44 bytes for each chunk.
 	expandedAtOnce = 2
 	// mapPages is the number of cached pages of the extent map meanwhile, of 5 kB each.
@@ -130,7 +132,7 @@ func (m *Images) fetchAttached(ctx context.Context, f attachment.Found, im *read
 			Err: fmt.Errorf("it has tables of %d layers, the image has %d", len(c.Tables), len(im.layers))}
 	}
 	group, fetching := errgroup.WithContext(ctx)
-	group.SetLimit(tablesAtOnce)
+	group.SetLimit(blobsAtOnce)
 	group.Go(func() error { return fetchIndex(fetching, f, filepath.Join(dir, "index")) })
 	group.Go(func() error {
 		return fetchBlob(fetching, f, c.Locations, filepath.Join(dir, "locations"), unzipped)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
@@ -38,7 +39,8 @@ const (
 	maxRepositories = 1024
 )
 
-// Config says what Images need. All fields are required, except Tables, Verified, Keys and Chains.
+// Config says what Images need. All fields are required, except Tables, Verified, Keys, Chains and
+// Pulled.
 type Config struct {
 	Root string // the node's
 	// Tables are patterns (package pattern) of the repositories whose tables of contents are
@@ -52,8 +54,11 @@ type Config struct {
 	Keys       []ed25519.PublicKey
 	Chains     []string
 	Registries *registries.Registries
-	Leftovers  *durable.Leftovers
-	Log        *slog.Logger
+	// Pulled reads a manifest or config, of limit bytes at most and verified, that a pull in a
+	// namespace of containerd has fetched already. It saves two requests. It may be nil.
+	Pulled    func(ctx context.Context, namespace string, d digest.Digest, limit int64) ([]byte, error)
+	Leftovers *durable.Leftovers
+	Log       *slog.Logger
 }
 
 // Images are the images that this node starts without a hub. It is safe for concurrent use.

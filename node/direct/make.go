@@ -68,21 +68,33 @@ func (m *Images) make(
 	ctx context.Context, from *repository.Repository, im *read, formats []format,
 ) (id chunk.ID, err error) {
 	checking, stop := context.WithCancel(ctx)
-	defer stop()
-	ranges := begin(func() error { return checkRanges(checking, from, im.layers) }) // ends with this call, or by stop
+	defer stop() // ends both
+	access := begin(func() error { return im.check(checking) })
+	ranges := begin(func() error { return checkRanges(checking, from, im.layers) })
+	check := func() error {
+		if err := access(); err != nil {
+			return checkError{err}
+		}
+		if err := ranges(); err != nil {
+			return checkError{err}
+		}
+		return nil
+	}
 	var missing reasons
 	var failed error
 	for _, f := range formats {
-		id, err := m.makeAs(ctx, from, im, f, ranges)
+		id, err := m.makeAs(ctx, from, im, f, check)
 		switch {
 		case err == nil:
 			return id, nil
 		case errors.Is(err, repository.ErrNoRanges):
 			return id, notDirect{err}
-		}
-		switch {
 		case ctx.Err() != nil:
 			return id, context.Cause(ctx)
+		case errors.As(err, new(checkError)):
+			return id, err
+		}
+		switch {
 		case !errors.As(err, new(notDirect)):
 			failed = errors.Join(failed, fmt.Errorf("read the %s: %w", f.name, err))
 		case !errors.Is(err, errUnverified):
@@ -96,6 +108,11 @@ func (m *Images) make(
 	}
 	return id, notDirect{missing}
 }
+
+// checkError says that the registry does not let this node read an image, or a part of a layer.
+type checkError struct{ error }
+
+func (e checkError) Unwrap() error { return e.error }
 
 // reasons say, one after the other, why an image does not have one of the formats.
 type reasons []error

@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	// maxConfig bounds an image's config, in bytes.
-	maxConfig = 8 << 20
+	// maxManifest and maxConfig bound an image's manifest and config, in bytes.
+	maxManifest = 4 << 20
+	maxConfig   = 8 << 20
 	// maxLayers bounds the layers of an image.
 	maxLayers = 1000
 	// tablesAtOnce is how many tables of an image are fetched at a time.
@@ -34,20 +35,53 @@ type read struct {
 	diffIDs     []digest.Digest // of the layers
 	config      guess.Config
 	lower       bool                            // layers are some of the lower ones
+	check       func(context.Context) error     // whether the registry lets this node read the image
 	listed      func() ([]v1.Descriptor, error) // what may be an attached index
 }
 
-// readImage reads an image's manifest and config.
+// pulledImage is readImage of an image that is being pulled in a namespace. It asks the registry
+// only for what the pull has not fetched.
+func (m *Images) pulledImage(
+	ctx context.Context, namespace string, from *repository.Repository, which digest.Digest,
+) (*read, error) {
+	if namespace == "" || m.config.Pulled == nil {
+		return readImage(ctx, from, which)
+	}
+	b, err := m.config.Pulled(ctx, namespace, which, maxManifest)
+	if err != nil {
+		return readImage(ctx, from, which)
+	}
+	im, err := parseImage(which, b, func(d v1.Descriptor) ([]byte, error) {
+		if b, err := m.config.Pulled(ctx, namespace, d.Digest, maxConfig); err == nil {
+			return b, nil
+		}
+		return from.Blob(ctx, d, maxConfig)
+	})
+	if err != nil {
+		return nil, err
+	}
+	im.check = func(ctx context.Context) error { return from.Check(ctx, which) }
+	return im, nil
+}
+
+// readImage reads an image's manifest and config from its registry.
 func readImage(ctx context.Context, from *repository.Repository, which digest.Digest) (*read, error) {
 	found, err := from.Manifest(ctx, which.String())
 	if err != nil {
 		return nil, err
 	}
+	return parseImage(which, found.Bytes, func(d v1.Descriptor) ([]byte, error) {
+		return from.Blob(ctx, d, maxConfig)
+	})
+}
+
+// parseImage returns the image of a manifest. fetch returns its config.
+func parseImage(which digest.Digest, text []byte, fetch func(v1.Descriptor) ([]byte, error)) (*read, error) {
 	var manifest v1.Manifest
-	if err := json.Unmarshal(found.Bytes, &manifest); err != nil {
+	if err := json.Unmarshal(text, &manifest); err != nil {
 		return nil, notDirect{fmt.Errorf("read manifest %s: %w", which, err)}
 	}
-	b, err := from.Blob(ctx, manifest.Config, maxConfig)
+	b, err := fetch(manifest.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +100,8 @@ func readImage(ctx context.Context, from *repository.Repository, which digest.Di
 		}
 	}
 	return &read{digest: which, annotations: manifest.Annotations, layers: manifest.Layers,
-		diffIDs: config.RootFS.DiffIDs, config: guess.ConfigOf(config.Config)}, nil
+		diffIDs: config.RootFS.DiffIDs, config: guess.ConfigOf(config.Config),
+		check: func(context.Context) error { return nil }}, nil // the registry has just sent it
 }
 
 // checkRanges returns an error if ranges of the largest layer cannot be read: reads of the image

@@ -1,6 +1,7 @@
 package direct
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,17 +28,11 @@ func mapLayer(ctx context.Context, from *repository.Repository, d v1.Descriptor)
 	if err != nil {
 		return nil, notDirect{err}
 	}
-	t, err := locate(ctx, from, d)
+	t, end, err := locate(ctx, from, d)
 	if err != nil {
 		return nil, err
 	}
-	var l *stargz.Layer
-	err = from.Range(ctx, d, t.Offset, t.Length, func(a store.Answer) (err error) {
-		if l, err = stargz.Decode(ctx, t, a.Body); err != nil && !errors.As(err, new(*chunk.InvalidError)) {
-			err = notDirect{err}
-		}
-		return err
-	})
+	l, err := readTable(ctx, from, d, t, end)
 	if err != nil {
 		return nil, fmt.Errorf("the table of layer %s: %w", d.Digest, err)
 	}
@@ -48,23 +43,56 @@ func mapLayer(ctx context.Context, from *repository.Repository, d v1.Descriptor)
 	return &mapped{Layer: to, hides: t.Format.Hides}, nil
 }
 
-// locate finds a layer's table: by its annotations, or by the end of its blob.
-func locate(ctx context.Context, from *repository.Repository, d v1.Descriptor) (t stargz.Table, err error) {
+// readTable reads a layer's table. end has the last bytes of the blob, of which the table may be a
+// part.
+func readTable(ctx context.Context, from *repository.Repository, d v1.Descriptor, t stargz.Table, end []byte) (
+	l *stargz.Layer, err error,
+) {
+	decode := func(r io.Reader) (err error) {
+		if l, err = stargz.Decode(ctx, t, r); err != nil && !errors.As(err, new(*chunk.InvalidError)) {
+			err = notDirect{err}
+		}
+		return err
+	}
+	begin := d.Size - int64(len(end)) // of end
+	known := end[max(t.Offset-begin, 0):max(t.Offset+t.Length-begin, 0)]
+	rest := t.Length - int64(len(known))
+	if rest == 0 {
+		err = decode(bytes.NewReader(known))
+	} else {
+		err = from.Range(ctx, d, t.Offset, rest, func(a store.Answer) error {
+			return decode(io.MultiReader(a.Body, bytes.NewReader(known)))
+		})
+	}
+	return l, err
+}
+
+const (
+	// tablePart is the part of a layer that its table is assumed to have: layers of the benchmark
+	// have 0.6 to 0.8 %. That many of the layer's last bytes are read with its footer, in one
+	// request: from minTail, which is longer than any footer, to maxTail.
+	tablePart = 100
+	minTail   = 16 << 10
+	maxTail   = 1 << 20
+)
+
+// locate finds a layer's table: by its annotations, or by the end of its blob. It returns the end
+// that it has read.
+func locate(ctx context.Context, from *repository.Repository, d v1.Descriptor) (t stargz.Table, end []byte, err error) {
 	t, found, err := stargz.Locate(d.Annotations, d.Size)
 	if err == nil && !found && d.Annotations[stargz.TableDigest] == "" {
 		err = stargz.ErrNoTable // or one that nothing binds to the image
 	}
 	if err == nil && !found {
-		n := stargz.TailLength(d.Size)
-		var tail []byte
+		n := min(max(d.Size/tablePart, minTail), maxTail, d.Size)
 		err = from.Range(ctx, d, d.Size-n, n, func(a store.Answer) (err error) {
-			tail, err = io.ReadAll(io.LimitReader(a.Body, n))
+			end, err = io.ReadAll(io.LimitReader(a.Body, n))
 			return err
 		})
 		if err != nil {
-			return t, fmt.Errorf("the end of layer %s: %w", d.Digest, err)
+			return t, nil, fmt.Errorf("the end of layer %s: %w", d.Digest, err)
 		}
-		t, err = stargz.LocateByFooter(d.Annotations, d.Size, tail)
+		t, err = stargz.LocateByFooter(d.Annotations, d.Size, end)
 	}
 	switch {
 	case err != nil:
@@ -74,7 +102,7 @@ func locate(ctx context.Context, from *repository.Repository, d v1.Descriptor) (
 		err = errors.New("nothing binds its table to the image")
 	}
 	if err != nil {
-		return t, notDirect{fmt.Errorf("layer %s: %w", d.Digest, err)}
+		return t, nil, notDirect{fmt.Errorf("layer %s: %w", d.Digest, err)}
 	}
-	return t, nil
+	return t, end, nil
 }

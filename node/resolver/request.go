@@ -13,6 +13,9 @@ type Request struct {
 	Reference string
 	Manifest  string
 
+	// Namespace is that of containerd in which the pull runs; empty: it is not known.
+	Namespace string
+
 	// Pulled is Manifest, also under TrustChain, where the answers of hubs do not depend on it. The
 	// Resolver sets it.
 	Pulled string

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -280,7 +281,48 @@ func TestWrongReferrers(t *testing.T) {
 			t.Errorf("error %v, want one about %q", err, c.want)
 		}
 	}
-	if asked, given := f.counts(); asked != maxPages+9 || given != 0 {
-		t.Errorf("%d and %d requests, want %d and 0", asked, given, maxPages+9)
+	// The tag is asked for, too, unless the request is ended before it is sent.
+	if asked, given := f.counts(); asked < maxPages+9 || asked > maxPages+18 || given != 0 {
+		t.Errorf("%d and %d requests, want %d to %d and 0", asked, given, maxPages+9, maxPages+18)
+	}
+}
+
+// The list that takes the place of the referrers API is read only from registries that are not
+// known to have the API.
+func TestReferrersAreAskedForOnce(t *testing.T) {
+	t.Parallel()
+	f := startFake(t)
+	r := f.open(t)
+	subject := digest.FromString("image")
+	for _, hasAPI := range []bool{false, true, true} {
+		var mu sync.Mutex
+		tags := 0
+		f.with(func() {
+			f.answer = func(w http.ResponseWriter, req *http.Request) bool {
+				if strings.Contains(req.URL.Path, "/manifests/") {
+					mu.Lock()
+					tags++
+					mu.Unlock()
+					return false
+				}
+				if hasAPI {
+					w.Header().Set("Content-Type", v1.MediaTypeImageIndex)
+					_, _ = w.Write([]byte(listed(t, 1, artifactType)))
+				}
+				return hasAPI
+			}
+		})
+		knew := r.hasReferrers.Load()
+		if all, err := r.Referrers(t.Context(), subject, artifactType); err != nil || hasAPI != (len(all) == 1) {
+			t.Errorf("API %t: got %v, error %v", hasAPI, all, err)
+		}
+		mu.Lock()
+		if tags > 1 || knew && tags > 0 || !hasAPI && tags == 0 {
+			t.Errorf("API %t, known before: %t: the list was read %d times", hasAPI, knew, tags)
+		}
+		mu.Unlock()
+	}
+	if !r.hasReferrers.Load() {
+		t.Error("the registry is not known to have the API")
 	}
 }

@@ -35,15 +35,38 @@ func (r *Repository) Referrers(ctx context.Context, subject digest.Digest, artif
 		err = r.logIn(ctx)
 	}
 	if err == nil {
-		all, err = r.referrers(ctx, subject, artifactType)
-	}
-	if errors.Is(err, errNoAPI) {
-		all, err = r.taggedReferrers(ctx, subject, artifactType)
+		all, err = r.listed(ctx, subject, artifactType)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list what refers to %s in %s: %w", subject, r, err)
 	}
 	return all, nil
+}
+
+// listed asks the API. Unless it is known that the registry has one, it reads the tag meanwhile,
+// because the registry may be far away.
+func (r *Repository) listed(ctx context.Context, subject digest.Digest, artifactType string) ([]v1.Descriptor, error) {
+	if r.hasReferrers.Load() {
+		return r.referrers(ctx, subject, artifactType)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop() // ends the goroutine
+	type list struct {
+		all []v1.Descriptor
+		err error
+	}
+	tagged := make(chan list, 1)
+	go func() {
+		all, err := r.taggedReferrers(ctx, subject, artifactType)
+		tagged <- list{all, err}
+	}()
+	all, err := r.referrers(ctx, subject, artifactType)
+	if errors.Is(err, errNoAPI) {
+		l := <-tagged
+		return l.all, l.err
+	}
+	r.hasReferrers.Store(err == nil)
+	return all, err
 }
 
 // errNoAPI says that a registry has no referrers API.

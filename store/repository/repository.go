@@ -13,8 +13,8 @@
 // led to, and asks the registry again if that place refuses: such URLs are signed and expire.
 //
 // It refuses answers that are compressed for transport, redirects in circles, and lists of
-// referrers without an end. It does not list tags or repositories, and changes nothing. It starts
-// no goroutines besides those of net/http.
+// referrers without an end. It does not list tags or repositories, and changes nothing. Its only
+// goroutine, besides those of net/http, ends with a list of referrers.
 //
 // Hazards: the media type of a manifest, a tag, and a list of referrers are what the registry says
 // at this moment. No digest covers them.
@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -62,8 +63,10 @@ type Repository struct {
 	name    name.Repository
 	session *registries.Session
 	targets targets
-	stall   time.Duration // stallTime; shorter in tests
-	pauses  sleep.Backoff // pauses; shorter in tests
+	// hasReferrers says that the registry has the referrers API.
+	hasReferrers atomic.Bool
+	stall        time.Duration // stallTime; shorter in tests
+	pauses       sleep.Backoff // pauses; shorter in tests
 }
 
 // Open returns a repository, HOST[:PORT]/PATH. It sends nothing.

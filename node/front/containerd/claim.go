@@ -75,7 +75,7 @@ func (s *Snapshotter) claim(
 	if err != nil {
 		return false, "", err
 	}
-	request := requestFrom(labels, chain, lazy.below)
+	request := requestFrom(ctx, labels, chain, lazy.below)
 	if lazy.labels != nil {
 		if !isSameImage(lazy.labels, labels) { // the chain was claimed for another image
 			if err := s.chains.Allow(ctx, request); err != nil {

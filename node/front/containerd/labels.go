@@ -1,9 +1,12 @@
 package containerd
 
 import (
+	"context"
 	"maps"
 	"regexp"
 	"strings"
+
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 
 	"lighter/node/resolver"
 )
@@ -59,14 +62,15 @@ func parentChainFrom(labels map[string]string) string {
 	return ""
 }
 
-// requestFrom makes a request from the labels of a snapshot. below is the chain of the snapshot's
-// parent, or "".
-func requestFrom(labels map[string]string, chain, below string) resolver.Request {
+// requestFrom makes a request from the labels of a snapshot that containerd prepares. below is the
+// chain of the snapshot's parent, or "".
+func requestFrom(ctx context.Context, labels map[string]string, chain, below string) resolver.Request {
 	if below == "" {
 		below = labels[labelParentChain]
 	}
+	namespace, _ := namespaces.Namespace(ctx)
 	return resolver.Request{
-		Chain: chain, Parent: below,
+		Chain: chain, Parent: below, Namespace: namespace,
 		Reference: labels[labelImage], Manifest: labels[labelManifest],
 		MoreAbove: strings.Contains(labels[labelLayers], ","),
 	}

@@ -97,7 +97,7 @@ const (
 	// neighbours of the chunk that a reader waits for.
 	longRTT = 4 * time.Millisecond
 	// minBytesPerRTT and maxBytesPerRTT bound Share.BytesPerRTT. It returns 0 until minRTTs RTTs
-	// were measured.
+	// were measured, unless the source's own estimate of the RTT is long.
 	minBytesPerRTT = 128 << 10
 	maxBytesPerRTT = 4 << 20
 	minRTTs        = 8

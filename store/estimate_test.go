@@ -16,7 +16,7 @@ type known struct {
 	seenRate float64 // bytes a second
 }
 
-func (k known) Estimate() (time.Duration, float64) { return k.seenRTT, k.seenRate }
+func (k known) Estimate(string) (time.Duration, float64) { return k.seenRTT, k.seenRate }
 
 // A source's estimate saves a stream the startup. A wrong estimate costs little: its queue is not
 // longer than in other startups.
@@ -94,8 +94,9 @@ func TestLinkIsMeasuredWhenItIsFull(t *testing.T) {
 		}
 		rate := func() float64 { return float64(u.Stats().Link.Rate) }
 		stream(200)
-		if rate() < 0.9*w.rate || s.BytesPerRTT() < int64(0.9*w.rate*w.rtt.Seconds()) {
-			t.Errorf("got a rate of %.0f, and %d bytes per RTT; want nearly the link's", rate(), s.BytesPerRTT())
+		perRTT := s.BytesPerRTT(chunk.Unit{})
+		if rate() < 0.9*w.rate || perRTT < int64(0.9*w.rate*w.rtt.Seconds()) {
+			t.Errorf("got a rate of %.0f, and %d bytes per RTT; want nearly the link's", rate(), perRTT)
 		}
 		for range 1000 {
 			n++

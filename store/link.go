@@ -104,6 +104,13 @@ func (l *link) assume(rtt time.Duration, bandwidth float64) {
 	}
 }
 
+// isMeasured reports whether an RTT has been measured.
+func (l *link) isMeasured() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rtts > 0
+}
+
 // begin adds a request of about n bytes.
 func (l *link) begin(t *transfer, n int64) {
 	l.mu.Lock()
@@ -246,7 +253,7 @@ func (l *link) bdp() float64 { return l.bandwidth() * l.rttOrDefault().Seconds()
 func (l *link) bytesPerRTT() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.rtts < minRTTs || !l.isLong() {
+	if l.rtts < minRTTs && l.prior.rtt < longRTT || !l.isLong() {
 		return 0
 	}
 	if l.inFlight >= l.window() {

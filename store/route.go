@@ -22,6 +22,7 @@ const maxRoutes = 64
 
 // route is what is known of the path to one server.
 type route struct {
+	name    string // of the server
 	link    link
 	backoff backoff
 }
@@ -55,9 +56,16 @@ func (r *routes) routeTo(key flightKey) *route {
 	case r.others == nil:
 		r.others = map[string]*route{}
 	}
-	other = &route{}
+	other = &route{name: name}
 	r.others[name] = other
 	return other
+}
+
+// assume sets the source's own estimate of a path that was not measured here yet.
+func (f *Fetcher) assume(to *route) {
+	if e, ok := f.source.(Estimator); ok && !to.link.isMeasured() {
+		to.link.assume(e.Estimate(to.name))
+	}
 }
 
 // namedRoutes returns the paths to the servers with names.

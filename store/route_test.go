@@ -41,8 +41,8 @@ func (s *servers) Fetch(ctx context.Context, ref chunk.Ref, take func(Answer) er
 	return s.hub.Fetch(ctx, ref, take)
 }
 
-func (s *servers) Connect(int)                        { s.connects++ }
-func (s *servers) Estimate() (time.Duration, float64) { return 50 * time.Millisecond, 1e6 }
+func (s *servers) Connect(int)                              { s.connects++ }
+func (s *servers) Estimate(string) (time.Duration, float64) { return 50 * time.Millisecond, 1e6 }
 
 // ofRegistry returns a reference to the chunk in another unit, of the registry's.
 func ofRegistry(ref chunk.Ref, n int) chunk.Ref {
@@ -136,6 +136,36 @@ func TestEstimatesOfTwoServers(t *testing.T) {
 			t.Errorf("%v; %d connections to the hub were opened for a registry", err, s.connects)
 		}
 	})
+}
+
+// Before the path to a server was measured here, the source's own estimate of its RTT counts.
+func TestEstimateOfAServer(t *testing.T) {
+	for _, test := range []struct {
+		rtt  time.Duration
+		want bool
+	}{{50 * time.Millisecond, true}, {longRTT / 2, false}, {0, false}} {
+		u := NewFetcher(&estimated{rtt: test.rtt}, noCache{})
+		share := u.Share()
+		for server, ref := range map[string]chunk.Ref{"registry": ofRegistry(chunk.Ref{}, 1), "": at(chunk.Ref{}, 1)} {
+			want := test.want && server != ""
+			if got := share.BytesPerRTT(ref.Unit); got > 0 != want {
+				t.Errorf("RTT %s, server %q: %d bytes, want some: %t", test.rtt, server, got, want)
+			}
+		}
+	}
+}
+
+// estimated has an estimate for servers with a name.
+type estimated struct {
+	servers
+	rtt time.Duration
+}
+
+func (e *estimated) Estimate(server string) (time.Duration, float64) {
+	if server == "" {
+		return 0, 0
+	}
+	return e.rtt, 0
 }
 
 // streamAll streams units one after the other.

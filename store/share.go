@@ -14,8 +14,7 @@ import (
 // Share is one device's share of what a Fetcher may have in flight. It is safe for concurrent use.
 type Share struct {
 	fetcher *Fetcher
-	streams atomic.Int64          // units of Stream that are in flight or not stored yet
-	last    atomic.Pointer[route] // to the server that was last asked for a reader
+	streams atomic.Int64 // units of Stream that are in flight or not stored yet
 
 	mu       sync.Mutex // guards received
 	received map[string]int64
@@ -104,7 +103,6 @@ func (s *Share) try(ctx context.Context, ref chunk.Ref, offset int, dst []byte, 
 func (s *Share) fetch(ctx context.Context, key flightKey, ref chunk.Ref, offset int, dst []byte) error {
 	fetcher := s.fetcher
 	w := wanted{key: key, route: fetcher.routeTo(key), ref: ref, share: s, size: typicalUnit}
-	s.last.Store(w.route)
 	f, _ := fetcher.flights.join(w)
 	if f == nil {
 		if fetcher.cache.Read(ref, offset, dst) {
@@ -144,7 +142,6 @@ func (s *Share) Prefetch(ctx context.Context, ref chunk.Ref) error {
 	if route.backoff.left() > 0 {
 		return errFailing
 	}
-	s.last.CompareAndSwap(nil, route)
 	f, _ := fetcher.flights.join(wanted{key: key, route: route, ref: ref, share: s, size: typicalUnit})
 	if f == nil {
 		return nil
@@ -159,13 +156,11 @@ func (s *Share) Prefetch(ctx context.Context, ref chunk.Ref) error {
 	}
 }
 
-// BytesPerRTT returns about how many bytes can arrive while a reader waits for a first byte: 1.25
-// times the bandwidth-delay product. It returns 0 if the RTT is short or not known yet. It is that
-// of the server that was last asked for a reader of this share, or else of the one that Prefetch
-// has asked first.
-func (s *Share) BytesPerRTT() int64 {
-	if last := s.last.Load(); last != nil {
-		return last.link.bytesPerRTT()
-	}
-	return s.fetcher.link.bytesPerRTT()
+// BytesPerRTT returns about how many bytes can arrive from a unit's server while a reader waits for
+// a first byte: 1.25 times the bandwidth-delay product. It returns 0 if the RTT is short or not
+// known yet.
+func (s *Share) BytesPerRTT(u chunk.Unit) int64 {
+	to := s.fetcher.routeTo(flightKey{unit: u})
+	s.fetcher.assume(to)
+	return to.link.bytesPerRTT()
 }

@@ -39,8 +39,9 @@ type Connector interface {
 
 // Estimator is a Source that has measured its path before the Fetcher has, with other requests.
 type Estimator interface {
-	// Estimate returns the round-trip time and the bandwidth in bytes a second; 0: not known.
-	Estimate() (roundTrip time.Duration, bandwidth float64)
+	// Estimate returns the round-trip time and the bandwidth, in bytes a second, of the path to a
+	// server that Router names, or to the one without a name; 0: not known.
+	Estimate(server string) (roundTrip time.Duration, bandwidth float64)
 }
 
 // Unavailable is an error of a Source that may have the chunk, and cannot give it now.

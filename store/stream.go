@@ -31,9 +31,7 @@ func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (
 	w := wanted{key: fetcher.keyOf(ref), ref: ref, share: s, size: size}
 	w.route = fetcher.routeTo(w.key)
 	if !fetcher.flights.has(w.key) {
-		if e, ok := fetcher.source.(Estimator); ok && w.route == &fetcher.route {
-			w.route.link.assume(e.Estimate())
-		}
+		fetcher.assume(w.route)
 		waiter := &waiter{}
 		defer w.route.link.leave(waiter)
 		if err := s.awaitRoom(ctx, w.route, waiter); err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -133,3 +134,30 @@ func TestTableInTheEnd(t *testing.T) {
 		}
 	}
 }
+
+// The RTT of a registry is known from the pull, and that of the hubs is theirs.
+func TestEstimate(t *testing.T) {
+	f := startFake(t)
+	p := f.push(t, "a/image", lazyFormats[0], nil, layerOf("content"))
+	m := f.images(t, t.TempDir(), []string{"**"}, nil)
+	source := m.Source(farHubs{})
+	if rtt, _ := source.Estimate(f.host); rtt != 0 {
+		t.Errorf("before a pull: RTT %s, want none", rtt)
+	}
+	if _, err := f.ask(t, m, p); err != nil {
+		t.Fatal(err)
+	}
+	if rtt, _ := source.Estimate(f.host); rtt <= 0 || rtt > time.Minute {
+		t.Errorf("RTT %s, want one", rtt)
+	}
+	if rtt, _ := source.Estimate("registry.test"); rtt != 0 {
+		t.Errorf("another registry: RTT %s, want none", rtt)
+	}
+	if rtt, bandwidth := source.Estimate(""); rtt != time.Hour || bandwidth != 1 {
+		t.Errorf("the hubs: RTT %s, bandwidth %f, want theirs", rtt, bandwidth)
+	}
+}
+
+type farHubs struct{ Hubs }
+
+func (farHubs) Estimate(string) (time.Duration, float64) { return time.Hour, 1 }

@@ -34,7 +34,26 @@ type Source struct {
 var (
 	_ store.UnitSource = (*Source)(nil)
 	_ store.Router     = (*Source)(nil)
+	_ store.Estimator  = (*Source)(nil)
 )
+
+// Estimate implements store.Estimator: a registry's RTT is known from the pull.
+func (s *Source) Estimate(server string) (roundTrip time.Duration, bandwidth float64) {
+	if server == "" {
+		return s.Hubs.Estimate(server)
+	}
+	for _, name := range s.images.repositories.Keys() {
+		host, _, _ := strings.Cut(name, "/")
+		r, ok := s.images.repositories.Peek(name)
+		if !ok || host != server || r.RoundTrip() == 0 {
+			continue
+		}
+		if roundTrip == 0 || r.RoundTrip() < roundTrip {
+			roundTrip = r.RoundTrip()
+		}
+	}
+	return roundTrip, 0
+}
 
 // Route names the registry that a unit is requested from, HOST[:PORT]. It is empty for units of the
 // hubs.

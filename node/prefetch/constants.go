@@ -77,6 +77,9 @@ const (
 	maxGuesses = 12
 	// maxGuessing bounds the starts that are guessed at a time.
 	maxGuessing = 4
+	// maxPrepared is how many uncompressed bytes of programs that may run are fetched before the
+	// last step of preparing them.
+	maxPrepared = 8 << 20
 	// guessTime bounds the time of a start's guesses, and of their requests. Later they are of no
 	// use.
 	guessTime = 30 * time.Second

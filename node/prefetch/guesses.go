@@ -24,7 +24,8 @@ import (
 //
 // A guess needs the contents of programs and scripts, and each of them may name further ones. So
 // guesses repeats the guess: each time it fetches together all that the last guess missed, until
-// the guess misses nothing.
+// the guess misses nothing. If the RTT is long, it does so for all programs as soon as a start
+// begins, but requests the rest of what they read only when one of them runs.
 type guesses struct {
 	device   *device.Device
 	source   Source
@@ -43,6 +44,8 @@ type guesses struct {
 	begun   bool       // begin or end was called
 	ended   bool
 	waiting atomic.Pointer[[]guess.Start] // for a read of their triggers; it is replaced as a whole
+
+	prepared atomic.Int64 // bytes that were fetched by prepare
 }
 
 var _ device.Observer = (*guesses)(nil)
@@ -129,13 +132,49 @@ func (g *guesses) run(fn func(of *guess.Image)) {
 	fn(&guess.Image{Metadata: image, Extents: g.device.Extents(), Config: config})
 }
 
-// all waits for the triggers of all starts, and guesses the one that the config names.
+// all guesses the start that the config names. The others wait for their triggers.
 func (g *guesses) all(of *guess.Image) {
 	starts, _ := of.Starts(g.ctx) // the error is that of ctx
-	g.wait(slices.DeleteFunc(slices.Clone(starts), func(s guess.Start) bool { return s.Named }))
+	others := slices.DeleteFunc(slices.Clone(starts), func(s guess.Start) bool { return s.Named })
+	g.wait(others)
+	for _, s := range others {
+		if g.isFar(s) {
+			g.work.Go(func() { g.run(func(of *guess.Image) { g.prepare(of, s) }) })
+		}
+	}
 	for _, s := range starts {
 		if s.Named {
 			g.start(of, s)
+		}
+	}
+}
+
+// isFar reports whether the RTT to the server that has a start's trigger is long.
+func (g *guesses) isFar(s guess.Start) (far bool) {
+	if s.Trigger >= 0 {
+		_ = g.device.Extents().Range(s.Trigger, s.Trigger+1, func(i int64, _ index.Extent) bool {
+			unit, _ := g.device.Unit(i)
+			far = g.source.BytesPerRTT(unit) > 0
+			return false
+		})
+	}
+	return far
+}
+
+// prepare fetches what the guess of a start needs, so that it misses nothing when the start begins.
+func (g *guesses) prepare(of *guess.Image, s guess.Start) {
+	ctx, cancel := context.WithTimeout(g.ctx, guessTime)
+	defer cancel()
+	for range maxGuesses {
+		if g.blocked() != nil || g.prepared.Load() > maxPrepared {
+			return
+		}
+		missing, _ := g.guess(ctx, of, s)
+		for _, m := range missing {
+			g.prepared.Add(int64(m.ref.Length))
+		}
+		if len(missing) == 0 || !g.fetch(ctx, missing)() {
+			return
 		}
 	}
 }

@@ -131,6 +131,33 @@ func TestGuessOfWhatIsRead(t *testing.T) {
 	}
 }
 
+// On a long path, what the guesses of other programs need is fetched before one of them runs, up to
+// a limit.
+func TestPreparedGuesses(t *testing.T) {
+	for name, test := range map[string]struct {
+		perRTT, prepared int64
+		want             string
+	}{
+		"long path":  {1 << 20, 0, "perl script0 script1 script2"},
+		"short path": {0, 0, ""},
+		"enough":     {1 << 20, maxPrepared + 1, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, s, names := scripted(t, 3, Options{Limit: plenty, Config: startsWith("/script9")})
+			s.perRTT = test.perRTT
+			d.guesses.prepared.Store(test.prepared)
+			d.Begin()
+			d.guesses.work.Wait()
+			if got := s.names(t, names); got != test.want {
+				t.Errorf("requested %q, want %q", got, test.want)
+			}
+			if queued := len(d.requests.refs); queued > 0 {
+				t.Errorf("%d requests of a start that has not begun", queued)
+			}
+		})
+	}
+}
+
 // Startup packs go before a guess, and make it unnecessary.
 func TestNoGuessWithStartupPacks(t *testing.T) {
 	d, s, _ := scripted(t, 3, Options{Limit: plenty, Config: startsWith("/script0")})

@@ -47,13 +47,14 @@ func (n *neighbours) Observe(r device.Read) {
 	if r.Missing < 0 || n.isOff {
 		return
 	}
-	perRTT := n.source.BytesPerRTT()
+	own, _ := n.device.Unit(r.Missing) // not requested here, because the reader requests it
+	perRTT := n.source.BytesPerRTT(own)
 	if perRTT == 0 || n.startup.isRunning() || !n.busy.CompareAndSwap(false, true) {
 		return
 	}
 	n.work.Go(func() {
 		defer n.busy.Store(false)
-		s := &search{neighbours: n, left: perRTT - int64(n.requests.queued())*neighbourUnit,
+		s := &search{neighbours: n, own: own, left: perRTT - int64(n.requests.queued())*neighbourUnit,
 			requested: map[chunk.Unit]bool{}}
 		s.run(r.Missing)
 	})
@@ -72,7 +73,6 @@ type search struct {
 // requests extents of neighbouring files. The file and the other files have an account each. If too
 // little of the bytes on an account was read, run requests nothing more on that account.
 func (s *search) run(extent int64) {
-	s.own, _ = s.device.Unit(extent) // not requested here, because the reader requests it
 	s.size = max(neighbourUnit, s.plainAround(extent)/plainToStored)
 	after, before := extent+1, extent
 	withFile := s.file.debt(filePart) <= neighbourCredit

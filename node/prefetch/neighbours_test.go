@@ -166,7 +166,8 @@ func TestNeighboursInLargeUnits(t *testing.T) {
 		d.SetLocations(h.open(t))
 		d.neighbours.other.added.Store(2 * otherPart)
 		d.neighbours.other.used.Store(2) // so that as much may be requested as arrives in an RTT
-		(&search{neighbours: d.neighbours, left: perRTT, requested: map[chunk.Unit]bool{}}).run(500)
+		own, _ := d.Unit(500)
+		(&search{neighbours: d.neighbours, own: own, left: perRTT, requested: map[chunk.Unit]bool{}}).run(500)
 		if got := len(d.requests.refs); got != test.want {
 			t.Errorf("units of %d chunks: %d are requested, want %d", test.chunks, got, test.want)
 		}

@@ -63,11 +63,11 @@ type Streamer interface {
 	Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error)
 }
 
-// Link is the part of a Source that knows the path to the origin.
+// Link is the part of a Source that knows the paths to its servers.
 type Link interface {
-	// BytesPerRTT returns how many bytes arrive in one RTT, if the RTT is long; 0 if it is short or
-	// unknown.
-	BytesPerRTT() int64
+	// BytesPerRTT returns how many bytes arrive in one RTT from a unit's server, if the RTT is
+	// long; 0 if it is short or unknown.
+	BytesPerRTT(u chunk.Unit) int64
 }
 
 // Meter is the part of a Source that counts.

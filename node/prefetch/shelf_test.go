@@ -69,7 +69,7 @@ func (s *shelf) Stream(ctx context.Context, ref chunk.Ref, _ int64) (func(contex
 	return func(context.Context) (int64, error) { return 0, s.Prefetch(ctx, ref) }, nil
 }
 
-func (s *shelf) BytesPerRTT() int64 { return s.perRTT }
+func (s *shelf) BytesPerRTT(chunk.Unit) int64 { return s.perRTT }
 
 func (*shelf) Load([]chunk.Ref) {}
 

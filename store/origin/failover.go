@@ -230,7 +230,7 @@ func (f *Failover) Connect(n int) {
 
 // Estimate implements store.Estimator. The estimate comes from lookups, indexes and
 // locations.
-func (f *Failover) Estimate() (roundTrip time.Duration, bandwidth float64) {
+func (f *Failover) Estimate(string) (roundTrip time.Duration, bandwidth float64) {
 	if o := f.preferred(); o != nil {
 		return o.path.estimate()
 	}

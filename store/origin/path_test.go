@@ -196,14 +196,14 @@ func TestPathIsMeasured(t *testing.T) {
 	if _, err := f.Chain(t.Context(), "sha256:broken"); err == nil || errors.Is(err, chunk.ErrNotFound) {
 		t.Errorf("a broken hub: got %v, want an error other than ErrNotFound", err)
 	}
-	if rtt, bandwidth := f.Estimate(); rtt != 0 || bandwidth != 0 {
+	if rtt, bandwidth := f.Estimate(""); rtt != 0 || bandwidth != 0 {
 		t.Errorf("after an error: %v and %v, want nothing", rtt, bandwidth)
 	}
 	broken.Store(false)
 	if _, err := f.Chain(t.Context(), "sha256:unknown"); !errors.Is(err, chunk.ErrNotFound) {
 		t.Error(err)
 	}
-	lookup, bandwidth := f.Estimate()
+	lookup, bandwidth := f.Estimate("")
 	if lookup < late || bandwidth != 0 {
 		t.Errorf("after a lookup: %v and %v, want at least %v and 0", lookup, bandwidth, late)
 	}
@@ -214,7 +214,7 @@ func TestPathIsMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	most := float64(len(index)) / maxGap.Seconds()
-	if rtt, bandwidth := f.Estimate(); rtt > lookup || bandwidth <= 0 || bandwidth > most {
+	if rtt, bandwidth := f.Estimate(""); rtt > lookup || bandwidth <= 0 || bandwidth > most {
 		t.Errorf("after a lookup of %v and an index: got %v and %v, want at most %v for the bandwidth",
 			lookup, rtt, bandwidth, most)
 	}
@@ -242,7 +242,7 @@ func TestSlowAnswerMeasuresTheBandwidth(t *testing.T) {
 		}); !errors.Is(err, want) {
 			t.Fatal(err)
 		}
-		if _, bandwidth := f.Estimate(); bandwidth > 0 != (want == nil) {
+		if _, bandwidth := f.Estimate(""); bandwidth > 0 != (want == nil) {
 			t.Errorf("after an answer that ended with %v: %v bytes a second", want, bandwidth)
 		}
 	}

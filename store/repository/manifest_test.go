@@ -293,13 +293,13 @@ func TestReferrersAreAskedForOnce(t *testing.T) {
 	t.Parallel()
 	f := startFake(t)
 	r := f.open(t)
-	subject := digest.FromString("image")
-	for _, hasAPI := range []bool{false, true, true} {
+	for n, hasAPI := range []bool{false, true, true} {
+		subject := digest.FromString(fmt.Sprint("image ", n)) // a request for the one before may still come
 		var mu sync.Mutex
 		tags := 0
 		f.with(func() {
 			f.answer = func(w http.ResponseWriter, req *http.Request) bool {
-				if strings.Contains(req.URL.Path, "/manifests/") {
+				if strings.Contains(req.URL.Path, "/manifests/sha256-"+subject.Encoded()) {
 					mu.Lock()
 					tags++
 					mu.Unlock()

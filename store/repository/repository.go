@@ -65,6 +65,7 @@ type Repository struct {
 	targets targets
 	// hasReferrers says that the registry has the referrers API.
 	hasReferrers atomic.Bool
+	roundTrip    atomic.Int64  // what RoundTrip returns
 	stall        time.Duration // stallTime; shorter in tests
 	pauses       sleep.Backoff // pauses; shorter in tests
 }
@@ -92,6 +93,19 @@ func CheckName(repository string) error {
 
 // String returns HOST[:PORT]/PATH in containerd's form: Docker Hub is docker.io.
 func (r *Repository) String() string { return registries.RepositoryOf(r.name) }
+
+// RoundTrip returns the shortest time to a first byte from the registry; 0: not known.
+func (r *Repository) RoundTrip() time.Duration { return time.Duration(r.roundTrip.Load()) }
+
+// measured notes the time to a first byte.
+func (r *Repository) measured(rtt time.Duration) {
+	for {
+		shortest := r.roundTrip.Load()
+		if rtt <= 0 || shortest > 0 && shortest <= int64(rtt) || r.roundTrip.CompareAndSwap(shortest, int64(rtt)) {
+			return
+		}
+	}
+}
 
 // url returns the URL of a manifest, a blob or referrers (kind). The session replaces https if the
 // registry has no TLS.

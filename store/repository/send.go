@@ -42,6 +42,9 @@ func (r *Repository) follow(ctx context.Context, method string, to *url.URL, hea
 		if res.Request != nil && res.Request.URL.Host == to.Host {
 			to = res.Request.URL // with the scheme that was used
 		}
+		if !isTarget {
+			r.measured(trip.Duration())
+		}
 		a := &answer{res, method, to, isTarget, trip}
 		if !isRedirect(res.StatusCode) {
 			if err := a.refuseEncoding(); err != nil {

@@ -14,32 +14,47 @@ import (
 // secureTime is how long an answer without TLS waits for one with TLS.
 const secureTime = 300 * time.Millisecond
 
-// ping asks a registry how to log in. If the registry may be one without TLS, ping asks with and
-// without TLS at the same time. The library does so one after the other, which takes two RTTs more.
-// An answer with TLS counts first.
+// ping asks a registry how to log in.
 func ping(ctx context.Context, registry name.Registry, next http.RoundTripper) (*transport.Challenge, error) {
+	challenge, stop, err := byScheme(ctx, registry, func(ctx context.Context, scheme string) (*transport.Challenge,
+		error) {
+		return pingBy(ctx, scheme, registry, next)
+	})
+	stop()
+	return challenge, err
+}
+
+// byScheme asks a registry with TLS. If the registry may be one without, byScheme asks with and
+// without TLS at the same time. One after the other would take two RTTs more. An answer with TLS
+// counts first. stop ends what belongs to the answer; it is never nil.
+func byScheme[T any](
+	ctx context.Context, registry name.Registry, ask func(ctx context.Context, scheme string) (T, error),
+) (answer T, stop context.CancelFunc, err error) {
 	if registry.Scheme() == "https" {
-		return transport.Ping(ctx, registry, next)
+		ctx, stop := context.WithCancel(ctx)
+		answer, err := ask(ctx, "https")
+		return answer, stop, err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	ask := func(scheme string) <-chan pinged { // its goroutine ends with ctx
-		answer := make(chan pinged, 1)
+	begin := func(scheme string) (<-chan reply[T], context.CancelFunc) { // its goroutine ends with ctx
+		ctx, stop := context.WithCancel(ctx)
+		answer := make(chan reply[T], 1)
 		go func() {
-			c, err := pingBy(ctx, scheme, registry, next)
-			answer <- pinged{c, err}
+			a, err := ask(ctx, scheme)
+			answer <- reply[T]{a, err}
 		}()
-		return answer
+		return answer, stop
 	}
-	secure, plain := ask("https"), ask("http")
+	secure, stopSecure := begin("https")
+	plain, stopPlain := begin("http")
 	began, patience := time.Now(), (<-chan time.Time)(nil)
-	var failed, without *pinged
+	var failed, without *reply[T]
 	waited := false
 	for {
 		select {
 		case a := <-secure:
 			if a.err == nil {
-				return a.challenge, nil
+				stopPlain()
+				return a.answer, stopSecure, nil
 			}
 			failed = &a
 		case a := <-plain:
@@ -51,17 +66,19 @@ func ping(ctx context.Context, registry name.Registry, next http.RoundTripper) (
 		switch {
 		case without == nil:
 		case without.err == nil && (failed != nil || waited):
-			return without.challenge, nil
+			stopSecure()
+			return without.answer, stopPlain, nil
 		case without.err != nil && failed != nil:
-			return nil, fmt.Errorf("%w; %w", failed.err, without.err)
+			stopSecure()
+			return answer, stopPlain, fmt.Errorf("%w; %w", failed.err, without.err)
 		}
 	}
 }
 
-// pinged is the result of a ping.
-type pinged struct {
-	challenge *transport.Challenge
-	err       error
+// reply is what has come of a request by one scheme.
+type reply[T any] struct {
+	answer T
+	err    error
 }
 
 // pingBy asks a registry by one scheme only.

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -63,7 +64,18 @@ func (s *Session) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Header.Del("Authorization")
 		return s.next.RoundTrip(req)
 	}
-	g, err := s.granted(req.Context(), nil)
+	var challenge *transport.Challenge
+	if s.mayBeOpen() && req.Body == nil {
+		res, asks, err := s.first(req)
+		if err != nil {
+			return nil, s.loginError(err)
+		}
+		if asks == nil {
+			return res, nil
+		}
+		challenge = asks
+	}
+	g, err := s.granted(req.Context(), nil, challenge)
 	if err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // not sent
@@ -74,7 +86,7 @@ func (s *Session) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil || res.StatusCode != http.StatusUnauthorized {
 		return res, err
 	}
-	renewed, err := s.granted(req.Context(), g)
+	renewed, err := s.granted(req.Context(), g, nil)
 	isAnswer := err == nil && renewed.header == g.header || errors.As(err, new(*transport.Error))
 	if isAnswer || req.Body != nil && req.GetBody == nil { // the registry's says as much as the token server's
 		return res, nil
@@ -105,7 +117,7 @@ func (g *grant) authorize(req *http.Request) *http.Request {
 
 // LogIn logs in, unless that was done before.
 func (s *Session) LogIn(ctx context.Context) error {
-	if _, err := s.granted(ctx, nil); err != nil {
+	if _, err := s.granted(ctx, nil, nil); err != nil {
 		return s.loginError(err)
 	}
 	return nil
@@ -128,21 +140,93 @@ func (s *Session) Client() *http.Client { return &http.Client{Transport: s} }
 // PlainHTTP reports whether the registry may be read without TLS.
 func (s *Session) PlainHTTP() bool { return s.plainHTTP }
 
-// Transfers bounds the blobs that are read at a time from the registry. nil: no bound, or the
-// session has not logged in yet.
+// Transfers bounds the blobs that are read at a time from the registry. nil: no bound. Before the
+// session's first request it is assumed that the registry has TLS.
 func (s *Session) Transfers() *semaphore.Weighted {
 	s.mu.Lock()
 	g := s.now
 	s.mu.Unlock()
-	if g == nil {
-		return nil
+	scheme := "https"
+	if g != nil {
+		scheme = g.scheme
 	}
-	return s.table.hostOf(withPort(s.registry.RegistryStr(), g.scheme)).transfers
+	return s.table.hostOf(withPort(s.registry.RegistryStr(), scheme)).transfers
 }
 
+// mayBeOpen reports whether the registry may serve the session without a login. It is not known
+// yet.
+func (s *Session) mayBeOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.login == nil && s.now == nil
+}
+
+// first sends a session's first request, without a login. So a registry that wants none is not
+// asked how to log in, and a pull waits for one RTT less. If the registry wants a login, first
+// returns how, and no response.
+func (s *Session) first(req *http.Request) (*http.Response, *transport.Challenge, error) {
+	res, stop, err := byScheme(req.Context(), s.registry, func(ctx context.Context, by string) (*http.Response, error) {
+		res, err := s.next.RoundTrip((&grant{scheme: by}).authorize(req.WithContext(ctx)))
+		if err == nil && by == "http" && res.StatusCode == http.StatusBadRequest {
+			_ = res.Body.Close() // a server with TLS answers so
+			err = fmt.Errorf("GET %s: %s", req.URL.Path, res.Status)
+		}
+		return res, err
+	})
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	switch res.StatusCode {
+	case http.StatusUnauthorized:
+		challenge, err := challengeOf(req.Context(), s.registry, res)
+		stop()
+		return nil, challenge, err
+	case http.StatusForbidden: // some registries want a login, and say only here how
+		_ = res.Body.Close() // not read
+		stop()
+		challenge, err := ping(req.Context(), s.registry, s.next)
+		return nil, challenge, err
+	}
+	s.mu.Lock()
+	if s.now == nil {
+		s.now = &grant{scheme: res.Request.URL.Scheme, until: time.Now().Add(longestLife)}
+	}
+	s.mu.Unlock()
+	res.Body = &stopped{res.Body, stop}
+	return res, nil, nil
+}
+
+// stopped is a body that ends its request when it is closed.
+type stopped struct {
+	io.ReadCloser
+	stop context.CancelFunc
+}
+
+func (s *stopped) Close() error {
+	defer s.stop()
+	return s.ReadCloser.Close()
+}
+
+// challengeOf returns how a registry wants logins, from a response that wants one. It closes the
+// response.
+func challengeOf(ctx context.Context, registry name.Registry, res *http.Response) (*transport.Challenge, error) {
+	c, err := transport.Ping(ctx, registry, canned{res})
+	if err != nil {
+		return nil, err
+	}
+	c.Insecure = res.Request.URL.Scheme == "http"
+	return c, nil
+}
+
+// canned answers each request with a response that has come already.
+type canned struct{ *http.Response }
+
+func (c canned) RoundTrip(*http.Request) (*http.Response, error) { return c.Response, nil }
+
 // granted returns the current grant. It logs in if there is none, if it expires soon, or if it is
-// the refused one.
-func (s *Session) granted(ctx context.Context, refused *grant) (*grant, error) {
+// the refused one. challenge says how, if that is known.
+func (s *Session) granted(ctx context.Context, refused *grant, challenge *transport.Challenge) (*grant, error) {
 	s.mu.Lock()
 	g := s.now
 	s.mu.Unlock()
@@ -153,7 +237,7 @@ func (s *Session) granted(ctx context.Context, refused *grant) (*grant, error) {
 	done := s.logins.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loginTimeout)
 		defer cancel()
-		g, err := s.logIn(ctx, refused != nil)
+		g, err := s.logIn(ctx, refused != nil, challenge)
 		if err == nil {
 			s.mu.Lock()
 			s.now = g
@@ -172,14 +256,15 @@ func (s *Session) granted(ctx context.Context, refused *grant) (*grant, error) {
 	}
 }
 
-// logIn asks the registry how to log in, and does so. afresh: credentials that were used before
-// were refused.
-func (s *Session) logIn(ctx context.Context, afresh bool) (*grant, error) {
-	challenge, err := ping(ctx, s.registry, s.next)
-	if err != nil {
-		return nil, err
+// logIn asks the registry how to log in, unless challenge says it, and does so. afresh: credentials
+// that were used before were refused.
+func (s *Session) logIn(ctx context.Context, afresh bool, challenge *transport.Challenge) (g *grant, err error) {
+	if challenge == nil {
+		if challenge, err = ping(ctx, s.registry, s.next); err != nil {
+			return nil, err
+		}
 	}
-	g := &grant{scheme: "https", until: time.Now().Add(longestLife)}
+	g = &grant{scheme: "https", until: time.Now().Add(longestLife)}
 	if challenge.Insecure {
 		g.scheme = "http"
 	}

@@ -29,7 +29,8 @@ func TestPulled(t *testing.T) {
 		requests string // for manifests and the config
 	}{
 		{"pulled", func(f *fake, d digest.Digest) []byte { return f.stored(d) }, false, "HEAD manifest"},
-		{"denied", func(f *fake, d digest.Digest) []byte { return f.stored(d) }, true, "HEAD manifest"},
+		{"denied", func(f *fake, d digest.Digest) []byte { return f.stored(d) }, true,
+			"HEAD manifest, HEAD manifest"}, // the second one with a login
 		{"without config", func(f *fake, d digest.Digest) []byte { return f.manifestOf(d) }, false,
 			"GET config, HEAD manifest"},
 		{"not pulled", func(*fake, digest.Digest) []byte { return nil }, false, "GET config, GET manifest"},

@@ -39,11 +39,7 @@ func manifestHeader() http.Header {
 func (r *Repository) Manifest(ctx context.Context, which string) (*Manifest, error) {
 	ctx, cancel := context.WithTimeout(ctx, smallTime)
 	defer cancel()
-	err := r.logIn(ctx)
-	var m *Manifest
-	if err == nil {
-		m, err = r.fetchManifest(ctx, which)
-	}
+	m, err := r.fetchManifest(ctx, which)
 	if err != nil {
 		return nil, fmt.Errorf("read manifest %s of %s: %w", which, r, err)
 	}

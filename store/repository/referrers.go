@@ -32,9 +32,6 @@ func (r *Repository) Referrers(ctx context.Context, subject digest.Digest, artif
 	ctx, cancel := context.WithTimeout(ctx, smallTime)
 	defer cancel()
 	if err = subject.Validate(); err == nil {
-		err = r.logIn(ctx)
-	}
-	if err == nil {
 		all, err = r.listed(ctx, subject, artifactType)
 	}
 	if err != nil {

@@ -114,11 +114,6 @@ func (r *Repository) url(kind, which string) *url.URL {
 		Path: "/v2/" + r.name.RepositoryStr() + "/" + kind + "/" + which}
 }
 
-// logIn logs in if that is needed.
-func (r *Repository) logIn(ctx context.Context) error {
-	return refine(r.session.LogIn(ctx))
-}
-
 // refine makes an error of package registries one that package store understands.
 func refine(err error) error {
 	if rest := (*registries.RestError)(nil); errors.As(err, &rest) {
@@ -165,9 +160,6 @@ func (r *Repository) Check(ctx context.Context, manifest digest.Digest) error {
 }
 
 func (r *Repository) check(ctx context.Context, manifest digest.Digest) error {
-	if err := r.logIn(ctx); err != nil {
-		return err
-	}
 	a, err := r.send(ctx, http.MethodHead, r.url("manifests", manifest.String()), manifestHeader())
 	if err != nil {
 		return err

@@ -50,11 +50,6 @@ func (r *Repository) open(ctx context.Context, w want) (*transfer, error) {
 
 // openAt requests a blob at a remembered target, or, if that is nil, from the registry.
 func (r *Repository) openAt(ctx context.Context, w want, target *url.URL) (*transfer, error) {
-	if target == nil {
-		if err := r.logIn(ctx); err != nil {
-			return nil, err
-		}
-	}
 	release, err := r.acquire(ctx)
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"lighter/node/killed"
 	"lighter/node/mount"
 )
 
@@ -200,6 +201,8 @@ func (n *linkNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut
 // Readlink implements fs.NodeReadlinker. It returns the path of the tree once the tree is mounted.
 // The kernel asks each time that it follows the link.
 func (n *linkNode) Readlink(ctx context.Context) ([]byte, syscall.Errno) {
+	ctx, cancel := killed.Context(ctx)
+	defer cancel()
 	by := requesterOf(ctx)
 	by.link = true
 	thread := by.thread

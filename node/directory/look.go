@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/node/flight"
+	"lighter/node/killed"
 	"lighter/node/mount"
 )
 
@@ -23,6 +24,8 @@ import (
 // locked says that the kernel holds the lock of the image's directory until the request is
 // answered. Then lookInside does not wait until the tree is mounted over the name.
 func (d *Directory) lookInside(ctx context.Context, k key, locked bool) (i *image, errno syscall.Errno) {
+	ctx, cancel := killed.Context(ctx)
+	defer cancel()
 	i, p, failed := d.begin(k, requesterOf(ctx))
 	switch {
 	case failed != nil:
@@ -48,7 +51,7 @@ func (d *Directory) lookInside(ctx context.Context, k key, locked bool) (i *imag
 	return i, 0
 }
 
-// errnoOf returns the errno of a wait that has failed.
+// errnoOf returns the errno of a wait that has failed. ctx ends when the process is killed.
 func errnoOf(ctx context.Context) syscall.Errno {
 	if ctx.Err() != nil {
 		return syscall.EINTR

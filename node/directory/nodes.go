@@ -13,6 +13,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"lighter/node/killed"
 	"lighter/node/mount"
 )
 
@@ -73,6 +74,8 @@ func (d *Directory) setAttr(out *fuse.Attr) {
 
 // Readdir implements fs.NodeReaddirer.
 func (n *folderNode) Readdir(ctx context.Context) (fs.DirStream, syscall.Errno) {
+	ctx, cancel := killed.Context(ctx)
+	defer cancel()
 	n.dir.names.refresh(ctx, listTTL)
 	unique := map[string]uint32{}
 	if n.path == "" {
@@ -98,6 +101,8 @@ func (n *folderNode) Readdir(ctx context.Context) (fs.DirStream, syscall.Errno) 
 // Lookup implements fs.NodeLookuper. A name that is both an image's and a folder's is the folder's.
 // A host of the hub goes before a link.
 func (n *folderNode) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	ctx, cancel := killed.Context(ctx)
+	defer cancel()
 	full := path.Join(n.path, name)
 	if n.dir.names.folder(full) != nil {
 		return n.folder(ctx, name, out), fs.OK

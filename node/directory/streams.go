@@ -7,6 +7,8 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"lighter/node/killed"
 )
 
 // Stream is an open file of a directory with links. It is read once, from its beginning to its end.
@@ -69,6 +71,8 @@ func (n *streamNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uin
 
 // Read implements fs.FileReader.
 func (h *streamHandle) Read(ctx context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	ctx, cancel := killed.Context(ctx)
+	defer cancel()
 	select {
 	case h.turn <- struct{}{}:
 		defer func() { <-h.turn }()

@@ -10,6 +10,7 @@ import (
 	"testing/iotest"
 
 	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
 // text is a Stream, and the Links of a directory with one file.
@@ -19,8 +20,10 @@ type text struct {
 	closed bool
 }
 
+// Read waits until its context is done, if a thread reads.
 func (s *text) Read(ctx context.Context, b []byte) (int, error) {
-	if ctx.Err() != nil {
+	if _, ok := fuse.FromContext(ctx); ok {
+		<-ctx.Done()
 		return 0, ctx.Err()
 	}
 	return s.Reader.Read(b)
@@ -35,7 +38,8 @@ func (s *text) Open(name string, _ uint32) (Stream, error) {
 	return s, nil
 }
 
-// A file can only be read, once, from its beginning to its end.
+// A file can only be read, once, from its beginning to its end. A signal does not interrupt a read,
+// unless it kills the thread.
 func TestStreamIsReadOnce(t *testing.T) {
 	s := &text{Reader: io.MultiReader(strings.NewReader("text"), strings.NewReader("!"))}
 	d := &Directory{config: Config{Links: s}}
@@ -51,16 +55,17 @@ func TestStreamIsReadOnce(t *testing.T) {
 		t.Fatal(errno)
 	}
 	h := handle.(*streamHandle)
-	cancelled, cancel := context.WithCancel(t.Context())
-	cancel()
+	signalled, signal := context.WithCancel(t.Context())
+	signal()
+	killed := fuse.NewContext(signalled, &fuse.Caller{Pid: 1 << 31}) // no thread has this number
 	for _, c := range []struct {
 		ctx  context.Context
 		off  int64
 		text string
 		want syscall.Errno
 	}{
-		{t.Context(), 0, "text", fs.OK}, {t.Context(), 0, "", syscall.ESPIPE}, {cancelled, 4, "", syscall.EINTR},
-		{t.Context(), 4, "!", fs.OK}, {t.Context(), 5, "", fs.OK},
+		{t.Context(), 0, "text", fs.OK}, {t.Context(), 0, "", syscall.ESPIPE}, {killed, 4, "", syscall.EINTR},
+		{signalled, 4, "!", fs.OK}, {t.Context(), 5, "", fs.OK},
 	} {
 		result, errno := h.Read(c.ctx, make([]byte, 100), c.off)
 		if errno != c.want {

@@ -14,8 +14,8 @@ var (
 	// errRemoved: the server no longer has the device. If the kernel knows the file's name, it
 	// looks the name up again and finds that it is gone.
 	errRemoved = errors.New("the device was removed")
-	// errInterrupted: the waiting process got a signal.
-	errInterrupted = errors.New("interrupted")
+	// errKilled: the waiting process is being killed.
+	errKilled = errors.New("the process is being killed")
 	// errReadOnly: a process tried to open the file for writing.
 	errReadOnly = errors.New("devices are read-only")
 	// errNotImplemented: the server does not know the request's opcode. After this error, the
@@ -34,7 +34,7 @@ func errno(err error) unix.Errno {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, errInterrupted):
+	case errors.Is(err, errKilled):
 		return unix.EINTR
 	case errors.Is(err, errNoDevice):
 		return unix.ENOENT

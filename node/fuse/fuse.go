@@ -23,7 +23,7 @@
 // Hazards:
 //   - The kernel treats the missing end of a short answer as zeros.
 //   - A process that waits for a read through a tree can be killed, but the read continues: the
-//     kernel sends INTERRUPT only for reads of the device file itself.
+//     kernel sends INTERRUPT only for reads of the device file itself, and for any signal.
 //   - A device stays open as long as any mount namespace has a copy of its tree's mount. While a
 //     device is open, the directory of devices cannot be unmounted.
 //   - The serving process must not open a device with os.Open, map a file of a tree, or run a

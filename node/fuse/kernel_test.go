@@ -119,12 +119,26 @@ func bodyOf[T any](in T) []byte {
 	return bytes.Clone(unsafe.Slice((*byte)(unsafe.Pointer(&in)), unsafe.Sizeof(in))[inHeaderSize:])
 }
 
+// endedThread is a number that no thread has.
+const endedThread = 1 << 31
+
+// rawRequest returns a request of a thread that has ended.
 func rawRequest(opcode uint32, unique, node uint64, body []byte) []byte {
+	return rawRequestOf(endedThread, opcode, unique, node, body)
+}
+
+func rawRequestOf(thread int, opcode uint32, unique, node uint64, body []byte) []byte {
 	h := gofuse.InHeader{Length: uint32(inHeaderSize + len(body)), Opcode: opcode, Unique: unique, NodeId: node}
+	h.Pid = uint32(thread)
 	return append(bytes.Clone(wire(&h)), body...)
 }
 
 func (k *kernel) send(opcode uint32, unique, node uint64, body []byte) {
+	k.t.Helper()
+	k.sendRaw(rawRequest(opcode, unique, node, body))
+}
+
+func (k *kernel) sendRaw(request []byte) {
 	k.t.Helper()
 	raw, err := k.conn.SyscallConn()
 	var failed error
@@ -132,7 +146,7 @@ func (k *kernel) send(opcode uint32, unique, node uint64, body []byte) {
 		// unix.Write, because the server reads with unix.Readv. The race detector knows that a
 		// unix.Write happens before the unix.Readv, but does not know it of os.File.Write.
 		err = raw.Write(func(fd uintptr) bool {
-			_, failed = unix.Write(int(fd), rawRequest(opcode, unique, node, body))
+			_, failed = unix.Write(int(fd), request)
 			return failed != unix.EAGAIN
 		})
 	}
@@ -143,7 +157,14 @@ func (k *kernel) send(opcode uint32, unique, node uint64, body []byte) {
 
 func (k *kernel) read(unique uint64, id chunk.ID, offset int64, size uint32) {
 	k.t.Helper()
-	k.send(opRead, unique, nodeID(id), bodyOf(gofuse.ReadIn{Offset: uint64(offset), Size: size}))
+	k.readAs(endedThread, unique, id, offset, size)
+}
+
+// readAs is read for a thread.
+func (k *kernel) readAs(thread int, unique uint64, id chunk.ID, offset int64, size uint32) {
+	k.t.Helper()
+	in := gofuse.ReadIn{Offset: uint64(offset), Size: size}
+	k.sendRaw(rawRequestOf(thread, opRead, unique, nodeID(id), bodyOf(in)))
 }
 
 // next returns the next answer.

@@ -9,11 +9,14 @@ import (
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"lighter/node/killed"
 )
 
 // read is one READ. It is in the server's reads until it is answered.
 type read struct {
 	unique uint64
+	thread uint32 // that waits for it; 0: unknown
 	file   *file
 	offset int64
 	size   int       // in bytes, more than 0
@@ -21,9 +24,10 @@ type read struct {
 	slot   slot      // busy until the read is answered
 
 	// The server's mu guards what follows.
-	place  *list.Element      // in its device's queue; nil: it is not queued
-	cancel context.CancelFunc // nil until the read is active
-	why    error              // why the read was cancelled
+	place     *list.Element      // in its device's queue; nil: it is not queued
+	cancel    context.CancelFunc // nil until the read is active
+	why       error              // why the read was cancelled
+	signalled bool               // its thread got a signal
 }
 
 // read handles a READ: it becomes active, is queued, or is answered at once.
@@ -44,7 +48,7 @@ func (s *Server) read(work context.Context, req *request) error {
 // admit makes a READ active, queues it, or answers it. If a read was evicted from its queue, the
 // caller answers the evicted read. known is the number of unanswered reads afterwards.
 func (s *Server) admit(work context.Context, req *request, in *gofuse.ReadIn) (evicted *read, known int, err error) {
-	r := &read{unique: req.Unique, offset: int64(in.Offset), since: time.Now()}
+	r := &read{unique: req.Unique, thread: req.Pid, offset: int64(in.Offset), since: time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() { known = len(s.reads) }()
@@ -177,7 +181,8 @@ func (r *read) stop(why error) {
 	r.cancel()
 }
 
-// interrupt cancels a read whose process got a signal.
+// interrupt notes that the thread of a read got a signal. The read ends only if the thread is being
+// killed (package killed): now, or at a later look of watch.
 func (s *Server) interrupt(req request) error {
 	in, err := decode[gofuse.InterruptIn](req.bytes)
 	if err != nil {
@@ -185,19 +190,49 @@ func (s *Server) interrupt(req request) error {
 	}
 	s.mu.Lock()
 	r := s.reads[in.Unique]
-	queued := r != nil && r.place != nil
+	if r != nil {
+		r.signalled = true
+	}
+	s.mu.Unlock()
+	if r != nil {
+		s.endKilled(r)
+	}
+	return nil
+}
+
+// endAllKilled ends the reads whose threads are being killed.
+func (s *Server) endAllKilled() {
+	var signalled []*read
+	s.mu.Lock()
+	for _, r := range s.reads {
+		if r.signalled {
+			signalled = append(signalled, r)
+		}
+	}
+	s.mu.Unlock()
+	for _, r := range signalled {
+		s.endKilled(r)
+	}
+}
+
+// endKilled ends a read if its thread is being killed.
+func (s *Server) endKilled(r *read) {
+	if !killed.Thread(r.thread) {
+		return
+	}
+	s.mu.Lock()
+	queued := r.place != nil
 	switch {
 	case queued:
 		s.limits.dequeue(r)
 		s.takeReadLocked(r)
-	case r != nil:
-		r.stop(errInterrupted)
+	case s.reads[r.unique] == r:
+		r.stop(errKilled)
 	}
 	s.mu.Unlock()
 	if queued {
-		s.fail(r, errInterrupted)
+		s.fail(r, errKilled)
 	}
-	return nil
 }
 
 // expire fails reads that are still queued at their deadline, and active reads whose Readers have

@@ -2,8 +2,11 @@ package fuse
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -133,29 +136,47 @@ func TestQueuedReadsStart(t *testing.T) {
 	}
 }
 
-// An interrupted read fails with EINTR, whether it was queued or active, and its place becomes free
-// for another read. An INTERRUPT for an answered read is ignored.
+// A read of a killed thread fails with EINTR, whether it was queued or active, and its place
+// becomes free for another read. A read whose thread only got a signal goes on. An INTERRUPT for an
+// answered read is ignored.
 func TestInterrupt(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	r := newStuck()
 	defer close(r.release)
 	id := k.add(s, "a", r)
-	const n = maxPerDevice + 2 // two reads more than can be active
+	const n = maxPerDevice + 4 // four reads more than can be active
+	living := exec.Command("sleep", "infinity")
+	if err := living.Start(); err != nil {
+		t.Fatal(err)
+	}
+	threads := map[uint64]int{6: os.Getpid(), 8: living.Process.Pid, n - 2: os.Getpid(), n - 3: living.Process.Pid}
 	for i := range uint64(n) {
-		k.read(i, id, 0, small)
+		k.readAs(cmp.Or(threads[i], endedThread), i, id, 0, small)
 	}
 	eventually.Holds(t, "start of the first reads", func() bool { return r.reads.Load() == maxPerDevice })
+	for _, unique := range []uint64{6, 8, n - 2, n - 3} {
+		k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: unique}))
+	}
 	for _, unique := range []uint64{n - 1, 7} {
 		k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: unique}))
 		if a := k.next(); a.unique != unique || a.errno != unix.EINTR {
 			t.Errorf("got answer %+v, want EINTR for read %d", a, unique)
 		}
 	}
-	eventually.Holds(t, "end of the interrupted read", func() bool { return r.stopped.Load() == 1 })
-	eventually.Holds(t, "start of the queued read", func() bool { return r.reads.Load() == maxPerDevice+1 })
+	eventually.Holds(t, "end of the read", func() bool { return r.stopped.Load() == 1 })
+	eventually.Holds(t, "start of a queued read", func() bool { return r.reads.Load() == maxPerDevice+1 })
 	k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: 7})) // this read is answered already
 	k.send(opInterrupt, 0, 0, nil)                                   // malformed
 	k.sync()
+	if err := living.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = living.Wait() // it was killed
+	for range 2 {
+		if a := k.next(); threads[a.unique] != living.Process.Pid || a.errno != unix.EINTR {
+			t.Errorf("got answer %+v, want EINTR for a read of the thread that was killed later", a)
+		}
+	}
 }
 
 // A queued read fails at its deadline. An active read fails readGrace later if its Reader has not

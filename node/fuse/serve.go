@@ -65,7 +65,7 @@ func (s *Server) setStopping() {
 	s.stopping = true
 }
 
-// watch fails expired reads and detects stalls.
+// watch fails expired reads, ends those of killed processes, and detects stalls.
 func (s *Server) watch(work context.Context) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
@@ -73,6 +73,7 @@ func (s *Server) watch(work context.Context) {
 		select {
 		case now := <-tick.C:
 			s.expire(now)
+			s.endAllKilled()
 			s.checkKernel(now)
 		case <-work.Done():
 			return

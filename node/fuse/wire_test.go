@@ -166,7 +166,7 @@ func TestErrno(t *testing.T) {
 		err  error
 		want unix.Errno
 	}{
-		{nil, 0}, {errInterrupted, unix.EINTR}, {errNoDevice, unix.ENOENT}, {errRemoved, unix.ESTALE},
+		{nil, 0}, {errKilled, unix.EINTR}, {errNoDevice, unix.ENOENT}, {errRemoved, unix.ESTALE},
 		{errReadOnly, unix.EROFS}, {errNotImplemented, unix.ENOSYS}, {errDetached, unix.EIO},
 		{errOverloaded, unix.EIO}, {errTooLate, unix.EIO}, {errMalformed, unix.EIO},
 		{context.DeadlineExceeded, unix.EIO}, {context.Canceled, unix.EIO},

@@ -160,15 +160,15 @@ node/device: format/chunk format/index node/fuse | store store/origin wire/clien
 node/direct: durable format/attached format/chunk format/compress format/guess format/index format/layer
 	format/layer/audit format/layer/survey format/pack format/soci format/stargz format/tree node/resolver
 	registries sleep store store/attachment store/repository wire wire/pattern | registries/push store/registry
-node/directory: durable format/chunk node/flight node/mount node/platform wire
+node/directory: durable format/chunk node/flight node/killed node/mount node/platform wire
 node/doctor: buildinfo bytesize format/index format/tree node node/control node/front/containerd node/fuse node/mount
 	node/report proc store/disk store/origin wire wire/client | durable node/binds node/directory
 	node/front/containerd/blobs
 node/flight:
 node/front/containerd: durable node/resolver proc | socket
-node/front/containerd/blobs: durable format/chunk node/flight node/layerblob node/mount sleep wire | format/index
+node/front/containerd/blobs: durable format/chunk node/flight node/killed node/layerblob node/mount sleep wire | format/index
 node/front/containerd/differ:
-node/fuse: format/chunk | node/device store store/origin wire/client
+node/fuse: format/chunk node/killed | node/device store store/origin wire/client
 node/health: node/fuse node/mount
 node/held: durable format/chunk sleep wire wire/client
 node/imagecache: format/chunk node/completion node/trees sleep store/disk
@@ -176,6 +176,7 @@ node/imageconfig: durable format/chunk format/index wire
 node/imagestore: durable format/chunk format/compress node/directory node/imageconfig node/layerblob sleep store wire
 	wire/pattern
 node/keeper: durable
+node/killed:
 node/layerblob: format/chunk format/index sleep wire
 node/memory:
 node/monitor: buildinfo logqueue node/directory node/front/containerd/blobs node/fuse node/mount node/report socket |
@@ -310,7 +311,7 @@ var confined = []struct {
 	{"modernc.org/sqlite", "hub/catalog/database", "the catalog's statements run on both databases"},
 	{"github.com/jackc/pgx", "hub/catalog/database", "the catalog's statements run on both databases"},
 	{"github.com/pressly/goose", "hub/catalog/database", "migrations run where the databases are known"},
-	{"github.com/hanwen/go-fuse", "node/fuse node/directory node/front/containerd/blobs",
+	{"github.com/hanwen/go-fuse", "node/fuse node/directory node/front/containerd/blobs node/killed",
 		"the FUSE protocol stops at its servers"},
 	{"github.com/google/go-containerregistry", "registries store/registry store/repository hub",
 		"registry libraries belong to the clients of registries and the hub's OCI side"},

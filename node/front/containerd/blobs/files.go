@@ -11,6 +11,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"lighter/format/chunk"
+	"lighter/node/killed"
 	"lighter/node/mount"
 )
 
@@ -90,6 +91,8 @@ func (f *fileNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint3
 	if fd, ok := f.blobs.openFetched(f.name); ok {
 		return fs.NewLoopbackFile(fd), fuse.FOPEN_KEEP_CACHE, fs.OK
 	}
+	ctx, cancel := killed.Context(ctx)
+	defer cancel()
 	err := f.blobs.ensure(ctx, f.name)
 	if err == nil {
 		return nil, 0, syscall.ESTALE
@@ -111,7 +114,7 @@ func (b *Blobs) openFetched(n name) (fd int, ok bool) {
 func errnoOf(ctx context.Context, err error) syscall.Errno {
 	switch {
 	case ctx.Err() != nil:
-		return syscall.EINTR // containerd's runtime tries again
+		return syscall.EINTR // the process is killed
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, chunk.ErrNotFound):
 		return syscall.ENOENT
 	case errors.Is(err, syscall.ENOSPC):

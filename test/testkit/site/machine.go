@@ -360,17 +360,22 @@ func (m *Machine) Reboot(ctx context.Context) error {
 func (m *Machine) stop(ctx context.Context) error {
 	var errs []error
 	if m.node != nil && m.node.hasEnded() {
-		// No next node takes over from the keeper. Without Drop, readers would wait forever.
-		errs = append(errs, keeper.Process{Root: m.NodeRoot()}.Drop(ctx))
+		errs = append(errs, m.dropKeeper())
 	}
 	if m.containerd != nil {
 		errs = append(errs, m.removeContainers(ctx), m.containerd.stop())
 	}
 	errs = append(errs, m.killShims(), unmountBelow(m.path("state")), unmountBelow(m.path("containerd")))
 	errs = append(errs, m.node.stop(), m.peer.stop(), unmountBelow(m.path("peer")), m.leftoverMounts(),
-		unmountBelow(m.dir))
+		m.dropKeeper(), unmountBelow(m.dir))
 	m.containerd, m.node, m.peer = nil, nil, nil
 	return errors.Join(errs...)
+}
+
+// dropKeeper ends the keeper of a node that has ended: no next node takes over. Otherwise readers
+// would wait forever, and so would umount(2) if a read is in flight.
+func (m *Machine) dropKeeper() error {
+	return keeper.Process{Root: m.NodeRoot()}.Drop(context.Background())
 }
 
 // close stops the machine.

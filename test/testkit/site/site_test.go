@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/workdir"
 )
 
@@ -231,6 +232,69 @@ func awaitNothing(t *testing.T, dir string) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("the killed enclosure has left behind: %s", strings.Join(left, "; "))
+}
+
+// A machine is stopped although a read of a tree is in flight: the node ends, and the read would
+// wait for the next node.
+func TestStopWithAReadInFlight(t *testing.T) {
+	lighter, err := Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Start(t.Context(), Options{Lighter: lighter})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	work, err := workdir.Path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, m := t.TempDir(), s.Machine
+	if err := s.Hub.AddLayout(t.Context(), filepath.Join(work, "images/base"), "base"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Lighter(t.Context(), "mount", "base:latest", dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Hub.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	reader := exec.Command("grep", "-rq", "no such text", filepath.Join(dir, "usr"))
+	if err := reader.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually.Holds(t, "a read", func() bool {
+		var st struct {
+			Mounts []struct {
+				Device struct {
+					Missed int64 `json:"missedBytes"`
+				}
+			}
+		}
+		err := m.NodeStatus(t.Context(), &st)
+		return err == nil && len(st.Mounts) == 1 && st.Mounts[0].Device.Missed > 0
+	})
+	if err := reader.Process.Kill(); err != nil { // the kernel's read-ahead stays in flight
+		t.Fatal(err)
+	}
+	_ = reader.Wait() // it was killed
+	if err := unix.Unmount(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- m.stop(t.Context()) }()
+	eventually.Holds(t, "the end of the machine", func() bool { return len(stopped) == 1 })
+	if err := <-stopped; err == nil || !strings.Contains(err.Error(), "mounted") {
+		t.Errorf("got %v, want an error that says that a tree was still mounted", err)
+	}
+	if err := s.Hub.Thaw(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // leftovers lists the processes and mounts of a running site.

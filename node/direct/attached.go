@@ -152,14 +152,14 @@ func (m *Images) fetchAttached(ctx context.Context, f attachment.Found, im *read
 		return err
 	}
 	defer m.making.Release(1)
-	return finish(c, im, dir)
+	return finish(ctx, c, im, dir)
 }
 
 // blobPath returns the file of the blob of a layer's table, while it waits for the index.
 func blobPath(dir string, layer int) string { return tablePath(dir, layer) + ".blob" }
 
-// finish makes the tables of their blobs, and checks the locations.
-func finish(c *attached.Contents, im *read, dir string) error {
+// finish makes the tables of their blobs, and checks the locations. It ends with ctx.
+func finish(ctx context.Context, c *attached.Contents, im *read, dir string) error {
 	file, err := os.Open(filepath.Join(dir, "index"))
 	if err != nil {
 		return err
@@ -170,11 +170,11 @@ func finish(c *attached.Contents, im *read, dir string) error {
 		return err
 	}
 	units := make([]int, len(im.layers))
-	var group errgroup.Group
+	group, expanding := errgroup.WithContext(ctx)
 	group.SetLimit(expandedAtOnce)
 	for i, d := range im.layers {
 		group.Go(func() (err error) {
-			if units[i], err = expandTable(extents, dir, i, d); err != nil {
+			if units[i], err = expandTable(expanding, extents, dir, i, d); err != nil {
 				return err
 			}
 			return os.Remove(blobPath(dir, i))
@@ -187,24 +187,27 @@ func finish(c *attached.Contents, im *read, dir string) error {
 	if err != nil {
 		return err
 	}
-	return checkLocations(c, extents.Extents, packs, dir)
+	return checkLocations(ctx, c, extents.Extents, packs, dir)
 }
 
 // expandTable writes the table of layer i, which d describes, and returns the number of its units.
 // All of them are within the layer.
-func expandTable(extents *index.Map, dir string, i int, d v1.Descriptor) (units int, err error) {
+func expandTable(ctx context.Context, extents *index.Map, dir string, i int, d v1.Descriptor) (units int, err error) {
 	blob, err := os.Open(blobPath(dir, i))
 	if err != nil {
 		return 0, err
 	}
 	defer blob.Close() // only read
 	wrong := func(err error) error {
-		if errors.As(err, new(*fs.PathError)) { // of this machine's disk
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.As(err, new(*fs.PathError)): // of this machine's disk
 			return err
 		}
 		return &chunk.InvalidError{What: fmt.Sprintf("the table of layer %d", i+1), Err: err}
 	}
-	table, err := attached.ReadTable(blob, extents)
+	table, err := attached.ReadTable(ended{ctx, blob}, extents)
 	if err != nil {
 		return 0, wrong(err)
 	}
@@ -223,6 +226,19 @@ func expandTable(extents *index.Map, dir string, i int, d v1.Descriptor) (units 
 		return 0, wrong(err)
 	}
 	return l.table.Units(), l.file.Close()
+}
+
+// ended is a reader that fails once a context has ended.
+type ended struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (e ended) Read(b []byte) (int, error) {
+	if e.ctx.Err() != nil {
+		return 0, context.Cause(e.ctx)
+	}
+	return e.Reader.Read(b)
 }
 
 // unitsOf returns how many units each pack of an image has: its layers, with a number of units
@@ -303,7 +319,9 @@ func fetchIndex(ctx context.Context, f attachment.Found, path string) error {
 
 // checkLocations returns an error if the file of locations is not that of the index, which has a
 // number of extents, or leads to other units than those of the image's packs.
-func checkLocations(c *attached.Contents, extents int64, packs map[chunk.ID]int, dir string) error {
+func checkLocations(
+	ctx context.Context, c *attached.Contents, extents int64, packs map[chunk.ID]int, dir string,
+) error {
 	file, err := os.Open(filepath.Join(dir, "locations"))
 	if err != nil {
 		return err
@@ -316,6 +334,9 @@ func checkLocations(c *attached.Contents, extents int64, packs map[chunk.ID]int,
 	locations, err := index.OpenLocations(file, info.Size(), c.Tree, extents)
 	if err == nil {
 		err = locations.Each(func(extent int64, u chunk.Unit) error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 			if n, known := packs[u.Pack]; !known || int64(u.N) >= int64(n) {
 				return fmt.Errorf("extent %d is in unit %d of pack %s, which the image does not have", extent, u.N,
 					u.Pack.Short())
@@ -325,6 +346,9 @@ func checkLocations(c *attached.Contents, extents int64, packs map[chunk.ID]int,
 	}
 	if err == nil {
 		err = checkStartups(locations.Startups(), c.Packs)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	if err != nil {
 		return &chunk.InvalidError{What: "the locations of tree " + c.Tree.Short(), Err: err}

@@ -2,6 +2,7 @@ package direct
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"errors"
 	"io"
@@ -606,8 +607,47 @@ func TestTroubleOfTheDisk(t *testing.T) {
 	file.Close()
 	// The blob's file cannot be opened: as with too many open files, or EIO.
 	c := &attached.Contents{Tree: made.ID(), Tables: make([]v1.Descriptor, 1)}
-	err = finish(c, &read{layers: make([]v1.Descriptor, 1)}, dir)
+	err = finish(t.Context(), c, &read{layers: make([]v1.Descriptor, 1)}, dir)
 	if err == nil || errors.As(err, new(*chunk.InvalidError)) {
 		t.Errorf("error %v, want one of the disk", err)
+	}
+}
+
+// An index whose making takes too long is not refused: it is no property of the artifact.
+func TestFinishEndsWithItsContext(t *testing.T) {
+	r, key := registrytest.Start(t, true), signer(1)
+	ref, _ := r.Push(t, plainImage(t, 1, 2), "team/image:1")
+	im := attachTo(t, ref, key, attachment.Place{})
+	m := believing(t, r, t.TempDir(), key)
+	answer, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, _, err := attachment.List(t.Context(), im)
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	c, dir := all[0].Contents, m.kept.path(answer.Image.Statement.Tree, "")
+	for i, d := range c.Tables {
+		b, err := im.From.Blob(t.Context(), d, 1<<20)
+		if err == nil {
+			err = os.WriteFile(blobPath(dir, i), b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for what, do := range map[string]func(context.Context) error{
+		"all":       func(ctx context.Context) error { return finish(ctx, c, &read{layers: im.Layers}, dir) },
+		"locations": func(ctx context.Context) error { return checkLocations(ctx, c, -1, nil, dir) },
+	} {
+		if err := do(ended); !errors.Is(err, context.Canceled) || errors.As(err, new(*chunk.InvalidError)) {
+			t.Errorf("%s: error %v, want that the context has ended", what, err)
+		}
+	}
+	if err := finish(t.Context(), c, &read{layers: im.Layers}, dir); err != nil {
+		t.Error(err)
 	}
 }

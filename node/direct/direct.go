@@ -37,6 +37,8 @@ const (
 	sweepEvery = 10 * time.Minute
 	// maxRepositories bounds the repositories that are kept open.
 	maxRepositories = 1024
+	// maxDamaged bounds the damaged tables that are remembered.
+	maxDamaged = 1024
 )
 
 // Config says what Images need. All fields are required, except Tables, Verified, Keys, Chains and
@@ -70,6 +72,7 @@ type Images struct {
 	waiting  waiting
 
 	repositories *lru.Cache[string, *repository.Repository]
+	damaged      *lru.Cache[namedTable, error] // tables that are wrong in their layers
 	making       *semaphore.Weighted
 	flights      singleflight.Group // by manifest and repository
 }
@@ -87,7 +90,9 @@ func Open(c Config) (*Images, error) {
 		k.close()
 		return nil, err
 	}
-	m.repositories, err = lru.New[string, *repository.Repository](maxRepositories)
+	if m.repositories, err = lru.New[string, *repository.Repository](maxRepositories); err == nil {
+		m.damaged, err = lru.New[namedTable, error](maxDamaged)
+	}
 	return m, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/format/chunk"
@@ -16,14 +17,14 @@ import (
 )
 
 // readTables reads the tables of contents of an image: eStargz, zstd:chunked.
-func readTables(ctx context.Context, _ *Images, from *repository.Repository, im *read) ([]*mapped, error) {
+func readTables(ctx context.Context, m *Images, from *repository.Repository, im *read) ([]*mapped, error) {
 	return eachLayer(ctx, im.layers, func(ctx context.Context, _ int, d v1.Descriptor) (*mapped, error) {
-		return mapLayer(ctx, from, d)
+		return m.mapLayer(ctx, from, d)
 	})
 }
 
 // mapLayer reads a layer's table.
-func mapLayer(ctx context.Context, from *repository.Repository, d v1.Descriptor) (*mapped, error) {
+func (m *Images) mapLayer(ctx context.Context, from *repository.Repository, d v1.Descriptor) (*mapped, error) {
 	pack, err := packOf(d)
 	if err != nil {
 		return nil, notDirect{err}
@@ -32,7 +33,13 @@ func mapLayer(ctx context.Context, from *repository.Repository, d v1.Descriptor)
 	if err != nil {
 		return nil, err
 	}
+	if why, known := m.damaged.Get(namedTable{d.Digest, t}); known {
+		return nil, why
+	}
 	l, err := readTable(ctx, from, d, t, end)
+	if errors.As(err, new(*chunk.InvalidError)) {
+		err = m.judge(ctx, from, d, t, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the table of layer %s: %w", d.Digest, err)
 	}
@@ -65,6 +72,40 @@ func readTable(ctx context.Context, from *repository.Repository, d v1.Descriptor
 		})
 	}
 	return l, err
+}
+
+// namedTable is a layer's table, as the layer's descriptor names it.
+type namedTable struct {
+	layer digest.Digest
+	stargz.Table
+}
+
+// judge returns the error of a table that has arrived with wrong bytes. The registry may have sent
+// other bytes than the layer's. So a layer that is not too large is read as a whole: if it has its
+// digest and the table is wrong, the error is notDirect, and is remembered.
+func (m *Images) judge(
+	ctx context.Context, from *repository.Repository, d v1.Descriptor, t stargz.Table, found error,
+) error {
+	if d.Size > maxWhole {
+		return found
+	}
+	err := from.Whole(ctx, d, func(a store.Answer) error {
+		if _, err := io.CopyN(io.Discard, a.Body, t.Offset); err != nil {
+			return err
+		}
+		_, err := stargz.Decode(ctx, t, io.LimitReader(a.Body, t.Length))
+		if err != nil {
+			err = repository.Judge(a.Body, notDirect{err})
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		return found
+	case errors.As(err, new(notDirect)) && ctx.Err() == nil:
+		m.damaged.Add(namedTable{d.Digest, t}, err)
+	}
+	return err
 }
 
 const (

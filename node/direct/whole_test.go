@@ -97,6 +97,40 @@ func TestDamagedTable(t *testing.T) {
 	}
 }
 
+// A table that is damaged in its layer, which has the digest that the manifest says, makes an
+// ordinary pull. The layer is read once to find that out.
+func TestTableIsDamagedInItsLayer(t *testing.T) {
+	for _, format := range lazyFormats[:2] {
+		f := startFake(t)
+		var layer string
+		p := f.push(t, "a/image", format, func(p *pushed, _ [][]byte) {
+			damaged := slices.Clone(f.blobs[p.layers[0].Digest])
+			for i := range damaged[:len(damaged)-200] { // the table, but not the footer
+				damaged[i] ^= 0xff
+			}
+			p.layers[0].Digest = f.blob(damaged).Digest
+			layer = p.layers[0].Digest.String()
+		}, layerOf("good"))
+		m := f.images(t, t.TempDir(), []string{"**"}, nil)
+		for pull, want := range []int{1, 0} {
+			reads := 0
+			f.set(func(_ http.ResponseWriter, req *http.Request) bool {
+				if strings.HasSuffix(req.URL.Path, layer) && req.Header.Get("Range") == "" {
+					reads++
+				}
+				return false
+			})
+			if _, err := f.ask(t, m, p); !errors.Is(err, chunk.ErrNotFound) || !strings.Contains(err.Error(), layer) {
+				t.Errorf("%s, pull %d: %v, want an error with the layer that the image is not direct", format.name,
+					pull, err)
+			}
+			if reads != want {
+				t.Errorf("%s, pull %d: %d reads of the whole layer, want %d", format.name, pull, reads, want)
+			}
+		}
+	}
+}
+
 // A layer that is read to be verified, and arrives with other bytes, is no wrong layer.
 func TestDamagedPieces(t *testing.T) {
 	f := startFake(t)

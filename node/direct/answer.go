@@ -15,6 +15,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/resolver"
+	"lighter/store/repository"
 	"lighter/wire"
 )
 
@@ -278,7 +279,12 @@ func (m *answerer) answer(ctx context.Context, namespace string, p place, format
 		if err := m.mayStart(im); err != nil {
 			return nil, err
 		}
-		if err := from.Check(ctx, p.Manifest); err != nil {
+		if im.Config == nil {
+			err = m.learnConfig(ctx, from, p, tree)
+		} else {
+			err = from.Check(ctx, p.Manifest)
+		}
+		if err != nil {
 			return nil, err
 		}
 		return m.signed(p, im.DiffIDs, tree), nil
@@ -294,6 +300,18 @@ func (m *answerer) answer(ctx context.Context, namespace string, p place, format
 		return nil, err
 	}
 	return m.signed(p, im.diffIDs, tree), nil
+}
+
+// learnConfig reads how an image starts. An earlier version has kept the image without that.
+func (m *Images) learnConfig(ctx context.Context, from *repository.Repository, p place, tree chunk.ID) error {
+	im, err := readImage(ctx, from, p.Manifest)
+	if err != nil {
+		return err
+	}
+	if err := m.kept.setConfig(tree, im.config); err != nil {
+		m.config.Log.Warn("cannot keep the config of an image", "tree", tree.Short(), "err", err)
+	}
+	return nil
 }
 
 // signed returns the statements of this node about an image.

@@ -148,12 +148,13 @@ func (m *Images) Run(ctx context.Context, list func() ([]chunk.ID, error)) {
 // Has reports whether a tree was made here.
 func (m *Images) Has(tree chunk.ID) bool { return m.kept.has(tree) }
 
-// Config returns how the image of a tree that was made here starts, or false for other trees.
+// Config returns how the image of a tree that was made here starts. It returns false for other
+// trees, and until the image is pulled again if an earlier version has made its tree.
 func (m *Images) Config(tree chunk.ID) (guess.Config, bool) {
 	m.kept.mu.Lock()
 	defer m.kept.mu.Unlock()
-	if t := m.kept.trees[tree]; t != nil {
-		return t.Config, true
+	if t := m.kept.trees[tree]; t != nil && t.Config != nil {
+		return *t.Config, true
 	}
 	return guess.Config{}, false
 }

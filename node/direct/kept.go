@@ -44,7 +44,8 @@ type image struct {
 	Packs   []attached.Pack `json:"packs,omitempty"`
 	PacksIn string          `json:"packsIn,omitempty"` // the repository of the startup packs
 	By      string          `json:"by,omitempty"`      // the key that has signed the index
-	Config  guess.Config    `json:"config,omitzero"`   // how the image starts
+	// Config says how the image starts. Nil: an earlier version has kept the image.
+	Config *guess.Config `json:"config,omitempty"`
 }
 
 // place is an image in a registry.
@@ -250,13 +251,17 @@ func (k *kept) publish(tree chunk.ID, fresh string, im image, replaces func(old 
 			return nil
 		}
 		now := *old
+		if now.Config == nil {
+			now.Config = im.Config
+		}
 		if replaces(old) { // the files stay those of the old format
 			now.Format, now.Tables, now.By = im.Format, im.Tables, im.By
 		}
 		if !slices.Contains(old.Places, im.Places[0]) && len(old.Places) < maxPlaces {
 			now.Places = append(slices.Clone(old.Places), im.Places[0])
 		}
-		if now.Format == old.Format && now.By == old.By && len(now.Places) == len(old.Places) {
+		if now.Format == old.Format && now.By == old.By && len(now.Places) == len(old.Places) &&
+			now.Config == old.Config {
 			return nil
 		}
 		return k.change(tree, now)
@@ -271,6 +276,18 @@ func (k *kept) publish(tree chunk.ID, fresh string, im image, replaces func(old 
 		return err
 	}
 	return k.open(tree)
+}
+
+// setConfig keeps the config of a tree's image, which was kept without it.
+func (k *kept) setConfig(tree chunk.ID, config guess.Config) error {
+	k.changing.Lock()
+	defer k.changing.Unlock()
+	im := k.imageOf(tree)
+	if im == nil {
+		return nil // it was removed meanwhile
+	}
+	im.Config = &config
+	return k.change(tree, *im)
 }
 
 // change changes what is kept of a tree's image. changing is held.

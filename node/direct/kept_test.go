@@ -290,3 +290,46 @@ func TestLookupDuringAnotherPull(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// An image that an earlier version has kept has no config: it is read when the image is pulled
+// again.
+func TestImageWithoutConfig(t *testing.T) {
+	f, root := startFake(t), t.TempDir()
+	p := f.push(t, "a/image", lazyFormats[0], nil, layerOf("good"))
+	before := f.images(t, root, []string{"**"}, nil)
+	tree, err := f.ask(t, before, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, known := before.Config(tree); !known {
+		t.Error("a new image has no config")
+	}
+	path := before.kept.path(tree, "image")
+	var fields map[string]any
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(b, &fields)
+	}
+	delete(fields, "config")
+	if err == nil {
+		b, err = json.Marshal(fields)
+	}
+	if err == nil {
+		err = os.WriteFile(path, b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pulled := range []bool{false, true} { // after the pull, also after another restart
+		m := f.images(t, root, []string{"**"}, nil)
+		if _, known := m.Config(tree); known != pulled {
+			t.Errorf("pulled again: %t, but its config is known: %t", pulled, known)
+		}
+		if again, err := f.ask(t, m, p); err != nil || again != tree {
+			t.Errorf("got tree %s, %v; want %s", again.Short(), err, tree.Short())
+		}
+		if _, known := m.Config(tree); !known {
+			t.Error("the config is not known after the pull")
+		}
+	}
+}

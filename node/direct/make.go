@@ -156,7 +156,7 @@ func (m *Images) makeAs(
 	}
 	kept := image{Places: []place{{from.String(), im.digest, im.lower}}, DiffIDs: im.diffIDs, Layers: im.layers,
 		Format: f.word, Tables: made.sums, First: made.first, Packs: made.packs, PacksIn: made.packsIn, By: made.by,
-		Config: im.config}
+		Config: &im.config}
 	if err := m.mayStart(kept); err != nil {
 		return id, err
 	}

@@ -94,11 +94,11 @@ type attach struct {
 	show func(ref string, done attachment.Result)
 }
 
-// attachResult is what the command prints, also if it fails for a later platform.
+// attachResult is what the command prints, also if it fails after a part of its work.
 type attachResult struct {
 	Image   string              `json:"image"`
 	Done    []attachment.Result `json:"done,omitempty"`
-	Indexes []attachedIndex     `json:"indexes,omitempty"` // that were found, with --list or --remove
+	Indexes []attachedIndex     `json:"indexes,omitempty"` // that were found with --list, or removed
 	Refused string              `json:"refused,omitempty"` // why others were not listed
 	Removed bool                `json:"removed,omitempty"` // the indexes were removed
 	Failed  string              `json:"failed,omitempty"`  // which platform failed, and why; further ones were not tried
@@ -206,7 +206,7 @@ func (a *attach) run(ctx context.Context, ref string) (r attachResult, err error
 	for i, im := range images {
 		if err := a.one(ctx, im, &r); err != nil {
 			err = fmt.Errorf("attach to %s for %s: %w", ref, im.Platform, err)
-			if i == 0 {
+			if i == 0 && len(r.Indexes) == 0 {
 				return r, err
 			}
 			r.failed, r.Failed = err, command.OneLine(err)
@@ -245,9 +245,6 @@ func (a *attach) one(ctx context.Context, im attachment.Image, r *attachResult) 
 		}
 		found, err = attachment.RemoveAll(ctx, im, a.place, keys)
 	}
-	if err != nil {
-		return err
-	}
 	if refused != nil {
 		r.Refused += refused.Error() + "\n"
 	}
@@ -260,7 +257,7 @@ func (a *attach) one(ctx context.Context, im attachment.Image, r *attachResult) 
 		}
 		r.Indexes = append(r.Indexes, one)
 	}
-	return nil
+	return err
 }
 
 // printAttached prints what was done for a platform of an image.

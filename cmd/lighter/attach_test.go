@@ -93,6 +93,43 @@ func TestAttachFailsForALaterPlatform(t *testing.T) {
 	}
 }
 
+// If an index cannot be removed, the command says which ones it has removed.
+func TestRemoveFailsHalfWay(t *testing.T) {
+	r := registrytest.Start(t, true)
+	ref, _ := pushPlatforms(t, r)
+	keys := t.TempDir()
+	for _, name := range []string{"a.pem", "b.pem"} {
+		code, _, stderr := lighter(t, "attach", "--key", filepath.Join(keys, name), "--make-key", "--platform",
+			"linux/amd64", ref)
+		if code != 0 {
+			t.Fatal(stderr)
+		}
+	}
+	first := ""
+	r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
+		if req.Method == http.MethodDelete && first == "" {
+			first = req.URL.Path
+		}
+		denied := req.Method == http.MethodDelete && req.URL.Path == first
+		if denied {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		return denied
+	})
+	code, stdout, stderr := lighter(t, "attach", "--remove", "--platform", "linux/amd64", "--json", ref)
+	var got attachResult
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != command.ExitFailed ||
+		len(got.Indexes) != 1 || !strings.Contains(got.Failed, "403") {
+		t.Errorf("exit %d, %q, %q, %v; want the failure, and the index that was removed", code, stdout, stderr, err)
+	}
+	code, stdout, stderr = lighter(t, "attach", "--list", "--platform", "linux/amd64", "--json", ref)
+	var left attachResult
+	if err := json.Unmarshal([]byte(stdout), &left); err != nil || code != 0 || len(left.Indexes) != 1 ||
+		left.Indexes[0].Artifact == got.Indexes[0].Artifact {
+		t.Errorf("exit %d, %q, %q, %v; want the other index", code, stdout, stderr, err)
+	}
+}
+
 // --make-key makes a key that only its owner can read, and never replaces a file: not even one that
 // another command makes at the same time.
 func TestMakeKey(t *testing.T) {

@@ -92,7 +92,7 @@ func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) 
 		return r, err
 	}
 	r.fill(made, state(old), artifact.String())
-	if err := Remove(ctx, to, im.Manifest, old); err != nil {
+	if _, err := Remove(ctx, to, im.Manifest, old); err != nil {
 		r.Left = err.Error()
 	}
 	return r, nil
@@ -163,8 +163,8 @@ func List(ctx context.Context, im Image) (all []Found, refused, err error) {
 }
 
 // RemoveAll removes the attached indexes of an image: those that one of the keys has signed;
-// without keys, all. It returns those that it found. The error wraps push.ErrNoDeletion if the
-// registry does not delete manifests.
+// without keys, all. It returns those that it has removed, also with an error. The error wraps
+// push.ErrNoDeletion if the registry does not delete manifests.
 func RemoveAll(ctx context.Context, im Image, in Place, keys []ed25519.PublicKey) ([]Found, error) {
 	if in.Chains != "" {
 		return nil, errors.New("indexes with a tag for their chain are removed with the registry's own tools")
@@ -174,11 +174,12 @@ func RemoveAll(ctx context.Context, im Image, in Place, keys []ed25519.PublicKey
 		return nil, err
 	}
 	to, err := in.target(ctx, &im)
+	var removed []Found
 	if err == nil {
-		err = Remove(ctx, to, im.Manifest, all)
+		removed, err = Remove(ctx, to, im.Manifest, all)
 	}
 	if err != nil {
-		return all, fmt.Errorf("remove the index of image %s: %w", im.Manifest.Digest, err)
+		err = fmt.Errorf("remove the index of image %s: %w", im.Manifest.Digest, err)
 	}
-	return all, nil
+	return removed, err
 }

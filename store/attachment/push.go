@@ -65,10 +65,15 @@ func (m *Made) blobs() []push.Blob {
 	return all
 }
 
-// Remove removes attached indexes of an image. It goes on after an error, and returns all of them.
-func Remove(ctx context.Context, to Target, subject v1.Descriptor, some []Found) (err error) {
+// Remove removes attached indexes of an image, and returns those that it has removed. It goes on
+// after an error, and returns all of them.
+func Remove(ctx context.Context, to Target, subject v1.Descriptor, some []Found) (removed []Found, err error) {
 	for _, f := range some {
-		err = errors.Join(err, to.Delete(ctx, f.Artifact, subject))
+		if failed := to.Delete(ctx, f.Artifact, subject); failed != nil {
+			err = errors.Join(err, failed)
+			continue
+		}
+		removed = append(removed, f)
 	}
-	return err
+	return removed, err
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,8 @@ import (
 )
 
 const (
-	// maxPages bounds the requests for one list of referrers, and maxReferrers its entries.
+	// maxPages bounds the requests for one list of referrers, and maxReferrers those of its entries
+	// that have the type.
 	maxPages     = 16
 	maxReferrers = 1024
 	// maxPage bounds a page, in bytes.
@@ -41,26 +43,34 @@ func Referrers(ctx context.Context, client *http.Client, in name.Repository, sub
 	at := &url.URL{Scheme: in.Scheme(), Host: in.RegistryStr(),
 		Path:     "/v2/" + in.RepositoryStr() + "/referrers/" + subject.String(),
 		RawQuery: url.Values{"artifactType": {artifactType}}.Encode()}
-	listed, err := pages(ctx, client, at)
+	all, err = pages(ctx, client, at, artifactType)
 	if errors.Is(err, errNoAPI) {
 		at.Path, at.RawQuery = "/v2/"+in.RepositoryStr()+"/manifests/"+ListTag(subject), ""
-		listed, _, err = onePage(ctx, client, at)
+		all, _, err = onePage(ctx, client, at, artifactType)
 		if failed := (*transport.Error)(nil); errors.As(err, &failed) && failed.StatusCode == http.StatusNotFound {
 			err = nil // nothing refers to it yet
 		}
 	}
-	if err == nil && len(listed) > maxReferrers {
+	if err == nil && len(all) > maxReferrers {
 		err = fmt.Errorf("it lists more than %d", maxReferrers)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list what refers to %s in %s: %w", subject, in, err)
 	}
-	for _, d := range listed {
-		if d.ArtifactType == artifactType {
-			all = append(all, d)
+	return all, nil
+}
+
+// OfType returns the entries of a list of referrers that have a type. header is that of the answer:
+// where a registry says that it has filtered, its entries need not name their type.
+func OfType(header http.Header, listed []ocispec.Descriptor, artifactType string) []ocispec.Descriptor {
+	for _, value := range header.Values("OCI-Filters-Applied") {
+		for one := range strings.SplitSeq(value, ",") {
+			if strings.TrimSpace(one) == "artifactType" {
+				return listed
+			}
 		}
 	}
-	return all, nil
+	return slices.DeleteFunc(listed, func(d ocispec.Descriptor) bool { return d.ArtifactType != artifactType })
 }
 
 // ListTag returns the tag under which clients keep the list of what refers to a manifest, where the
@@ -71,9 +81,10 @@ func ListTag(subject digest.Digest) string {
 }
 
 // pages requests all pages of a list from the referrers API.
-func pages(ctx context.Context, client *http.Client, at *url.URL) (all []ocispec.Descriptor, err error) {
+func pages(ctx context.Context, client *http.Client, at *url.URL, artifactType string) (all []ocispec.Descriptor,
+	err error) {
 	for n := range maxPages {
-		page, next, err := onePage(ctx, client, at)
+		page, next, err := onePage(ctx, client, at, artifactType)
 		failed := (*transport.Error)(nil)
 		switch {
 		case err == nil:
@@ -100,9 +111,9 @@ func lacksAPI(status int) bool {
 	return false
 }
 
-// onePage requests an index. next is nil after the last page.
-func onePage(ctx context.Context, client *http.Client, at *url.URL) (page []ocispec.Descriptor, next *url.URL,
-	err error) {
+// onePage requests an index, and returns what has the type. next is nil after the last page.
+func onePage(ctx context.Context, client *http.Client, at *url.URL, artifactType string) (page []ocispec.Descriptor,
+	next *url.URL, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		return nil, nil, err
@@ -133,7 +144,7 @@ func onePage(ctx context.Context, client *http.Client, at *url.URL) (page []ocis
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the list: %w", err)
 	}
-	return index.Manifests, next, nil
+	return OfType(res.Header, index.Manifests, artifactType), next, nil
 }
 
 // NextPage returns the URL of the page after an answer, by the answer's header Link (RFC 8288), or

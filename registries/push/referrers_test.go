@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,7 +37,8 @@ func TestReferrers(t *testing.T) {
 	subject := digest.FromString("image")
 	first := "/v2/team/image/referrers/" + subject.String() + "?artifactType=application%2Fvnd.example.index"
 	tag := "/v2/team/image/manifests/sha256-" + subject.Encoded()
-	many := make([]string, maxReferrers+1)
+	others := make([]string, maxReferrers+1)
+	many := slices.Repeat([]string{wanted}, maxReferrers+1)
 	for what, c := range map[string]struct {
 		link, page, tagged string // of the first page, and the list under the tag; a page of "none" is no API
 		want               int    // entries
@@ -52,6 +54,8 @@ func TestReferrers(t *testing.T) {
 		"another host":       {`<http://other.example/v2/next>; rel="next"`, listed(t, wanted), "", 0, "another host"},
 		"a page is gone":     {`</v2/gone>; rel="next"`, listed(t, wanted), "", 0, "page 2"},
 		"too many":           {"", listed(t, many...), "", 0, "more than 1024"},
+		"many others":        {"", listed(t, append(others, wanted)...), "", 1, ""},
+		"many under the tag": {"", "none", listed(t, append(others, wanted)...), 1, ""},
 		"no list":            {"", "{", "", 0, "read the list"},
 	} {
 		var server *httptest.Server
@@ -111,6 +115,16 @@ func TestListTag(t *testing.T) {
 	long := digest.SHA512.FromString("image")
 	if got, want := ListTag(long), "sha512-"+long.Encoded()[:64]; got != want {
 		t.Errorf("the tag of a longer digest: %s, want %s", got, want)
+	}
+}
+
+// A registry that says it has filtered is believed.
+func TestOfType(t *testing.T) {
+	for filters, want := range map[string]int{"": 1, "annotations": 1, "annotations, artifactType": 2} {
+		all := []ocispec.Descriptor{{ArtifactType: wanted}, {}}
+		if got := OfType(http.Header{"Oci-Filters-Applied": {filters}}, all, wanted); len(got) != want {
+			t.Errorf("filters %q: got %d, want %d", filters, len(got), want)
+		}
 	}
 }
 

@@ -244,6 +244,26 @@ func TestFallbackTag(t *testing.T) {
 	}
 }
 
+// A list under a tag may have any number of other types.
+func TestManyOtherReferrers(t *testing.T) {
+	t.Parallel()
+	f := startFake(t)
+	f.with(func() {
+		f.answer = func(w http.ResponseWriter, req *http.Request) bool {
+			if !strings.Contains(req.URL.Path, "/manifests/sha256-") {
+				return false
+			}
+			w.Header().Set("Content-Type", v1.MediaTypeImageIndex)
+			_, _ = w.Write([]byte(listed(t, 1, append(make([]string, maxReferrers+1), artifactType)...)))
+			return true
+		}
+	})
+	all, err := f.open(t).Referrers(t.Context(), digest.FromString("image"), artifactType)
+	if err != nil || len(all) != 1 {
+		t.Errorf("got %d referrers, %v; want 1", len(all), err)
+	}
+}
+
 // Lists without an end, at another host, or with other things than descriptors are refused.
 func TestWrongReferrers(t *testing.T) {
 	t.Parallel()

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
-	"strings"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -18,7 +16,8 @@ import (
 )
 
 const (
-	// maxPages bounds the requests for one list of referrers, and maxReferrers its entries.
+	// maxPages bounds the requests for one list of referrers, and maxReferrers those of its entries
+	// that have the type.
 	maxPages     = 16
 	maxReferrers = 1024
 )
@@ -119,10 +118,7 @@ func (r *Repository) page(ctx context.Context, at *url.URL, artifactType string)
 	if err != nil {
 		return nil, nil, err
 	}
-	// Where the registry says that it has filtered, its descriptors need not have the type.
-	if !isApplied(a.Header, "artifactType") {
-		index = ofType(index, artifactType)
-	}
+	index = push.OfType(a.Header, index, artifactType)
 	if following, err = push.NextPage(a.Header, a.url); err != nil {
 		return nil, nil, a.invalid(err)
 	}
@@ -150,10 +146,10 @@ func (r *Repository) taggedReferrers(ctx context.Context, subject digest.Digest,
 		return nil, err
 	}
 	all, err := a.parseIndex(b)
-	if err == nil && len(all) > maxReferrers {
+	if all = push.OfType(a.Header, all, artifactType); err == nil && len(all) > maxReferrers {
 		err = a.invalid(fmt.Errorf("it lists more than %d", maxReferrers))
 	}
-	return ofType(all, artifactType), err
+	return all, err
 }
 
 func (a *answer) parseIndex(b []byte) ([]v1.Descriptor, error) {
@@ -167,20 +163,4 @@ func (a *answer) parseIndex(b []byte) ([]v1.Descriptor, error) {
 		}
 	}
 	return index.Manifests, nil
-}
-
-func ofType(all []v1.Descriptor, artifactType string) []v1.Descriptor {
-	return slices.DeleteFunc(all, func(d v1.Descriptor) bool { return d.ArtifactType != artifactType })
-}
-
-// isApplied reports whether a registry says that it has filtered a list.
-func isApplied(header http.Header, filter string) bool {
-	for _, value := range header.Values("OCI-Filters-Applied") {
-		for one := range strings.SplitSeq(value, ",") {
-			if strings.TrimSpace(one) == filter {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -2,7 +2,6 @@ package hub_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -147,16 +146,25 @@ func TestHubEndsWhileItAttaches(t *testing.T) {
 	}
 }
 
-// What others have attached stays, and is not taken for the hub's. That holds also if
-// the list names an artifact that the registry does not have.
+// What others have attached stays, and is not taken for the hub's. That holds also if the list
+// names an artifact that the registry does not have, or that is no manifest.
 func TestIndexOfOthersStays(t *testing.T) {
 	t.Parallel()
-	for _, lost := range []bool{false, true} {
-		t.Run(fmt.Sprint("lost ", lost), func(t *testing.T) { t.Parallel(); indexOfOthersStays(t, lost) })
+	for name, spoil := range map[string]func(w http.ResponseWriter){
+		"an index": nil,
+		"lost":     func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) },
+		"no manifest": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/vnd.other+json")
+			_, _ = w.Write([]byte("{}"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); indexOfOthersStays(t, spoil) })
 	}
 }
 
-func indexOfOthersStays(t *testing.T, lost bool) {
+// indexOfOthersStays attaches an index beside another one. spoil, if it is not nil, answers requests
+// for that.
+func indexOfOthersStays(t *testing.T, spoil func(w http.ResponseWriter)) {
 	u := startUpstream(t)
 	h := attachingHub(t, u)
 	client := u.client(h)
@@ -177,10 +185,10 @@ func indexOfOthersStays(t *testing.T, lost bool) {
 	tag := strings.Replace(id.String(), ":", "-", 1)
 	client.pushManifest("physics/a", tag, list.MediaType, list)
 	u.guardBy(func(w http.ResponseWriter, req *http.Request) bool {
-		if !lost || req.Method != "GET" || !strings.HasSuffix(req.URL.Path, theirs.String()) {
+		if spoil == nil || req.Method != "GET" || !strings.HasSuffix(req.URL.Path, theirs.String()) {
 			return false
 		}
-		w.WriteHeader(http.StatusNotFound)
+		spoil(w)
 		return true
 	})
 	h.added(wire.Add{Source: "docker://" + u.host() + "/physics/a:1"})

@@ -128,7 +128,7 @@ func (w *work) find(ctx context.Context) (all []found, err error) {
 		case err == nil:
 			all = append(all, found{d, c})
 		// Somebody else's. A list under a tag may name what was deleted.
-		case errors.As(err, new(*attached.RefusedError)), isNotFound(err):
+		case errors.As(err, new(*attached.RefusedError)), isNotFound(err), errors.Is(err, pull.ErrMediaType):
 		default:
 			return nil, fmt.Errorf("%w: attached index %s: %w", pull.ErrSource, d.Digest, err)
 		}

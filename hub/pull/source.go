@@ -28,6 +28,9 @@ import (
 // ErrSource marks errors of the registry that an image is copied from.
 var ErrSource = errors.New("read the source registry")
 
+// ErrMediaType says that what a registry has is no manifest, by its media type.
+var ErrMediaType = errors.New("its media type is not that of a manifest")
+
 // smallTimeout bounds the time for a manifest, a config, or the size of a blob.
 const smallTimeout = 60 * time.Second
 
@@ -165,7 +168,7 @@ func (s *Source) manifest(ctx context.Context, which string) (registry.Manifest,
 	}
 	m := registry.Manifest{MediaType: mediaType(header), Digest: digest.FromBytes(b).String(), Bytes: b}
 	if !slices.Contains(oci.ManifestTypes, m.MediaType) {
-		return m, fmt.Errorf("the response has media type %q, which is not that of a manifest", m.MediaType)
+		return m, fmt.Errorf("the response has media type %q: %w", m.MediaType, ErrMediaType)
 	}
 	if strings.HasPrefix(which, "sha256:") && which != m.Digest {
 		return m, fmt.Errorf("the response for %s has digest %s", which, m.Digest)

@@ -162,8 +162,8 @@ func TestIndexOfOthersStays(t *testing.T) {
 	}
 }
 
-// indexOfOthersStays attaches an index beside another one. spoil, if it is not nil, answers requests
-// for that.
+// indexOfOthersStays attaches an index beside another one. spoil, if it is not nil, answers
+// requests for that.
 func indexOfOthersStays(t *testing.T, spoil func(w http.ResponseWriter)) {
 	u := startUpstream(t)
 	h := attachingHub(t, u)

@@ -23,6 +23,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"lighter/registries/push"
 )
 
 const (
@@ -194,51 +196,22 @@ func (s *Search) get(ctx context.Context, scope, from string) (*http.Response, [
 
 // next returns the URL of the page after p, or nothing if p is the last one.
 func (s *Search) next(p page, res *http.Response, names []string) (string, error) {
-	link := nextLink(res.Header.Values("Link"))
-	if link == "" {
-		return "", p.kind.checkLast(res.Header, p.count+len(names))
-	}
 	base, err := url.Parse(p.url)
 	if err != nil {
 		return "", err
 	}
-	next, err := base.Parse(link)
+	next, err := push.NextPage(res.Header, base)
 	switch {
 	case err != nil:
-		return "", errors.New("its link to the next page is no URL")
-	case !strings.EqualFold(next.Host, base.Host):
-		return "", fmt.Errorf("its next page is at another host, %s", next.Host)
+		return "", err
+	case next == nil:
+		return "", p.kind.checkLast(res.Header, p.count+len(names))
 	case next.Path != base.Path:
 		return "", fmt.Errorf("its next page is at another path, %s", next.Path)
 	}
-	next.Scheme = base.Scheme // behind a proxy, some registries name the one that they are reached by
 	if s.asked[next.String()] || next.String() == p.url || p.empty == maxEmpty ||
 		len(names) > 0 && slices.Equal(names, p.before) {
 		return "", errors.New("its pages repeat")
 	}
 	return next.String(), nil
-}
-
-// nextLink returns the URL with rel="next" of headers Link.
-func nextLink(headers []string) string {
-	for _, header := range headers {
-		for link := range strings.SplitSeq(header, ",") {
-			target, params, _ := strings.Cut(strings.TrimSpace(link), ">")
-			if target, ok := strings.CutPrefix(target, "<"); ok && isNext(params) {
-				return target
-			}
-		}
-	}
-	return ""
-}
-
-// isNext reports whether the parameters of a link have rel="next".
-func isNext(params string) bool {
-	for param := range strings.SplitSeq(params, ";") {
-		key, value, _ := strings.Cut(strings.TrimSpace(param), "=")
-		if strings.EqualFold(key, "rel") && strings.EqualFold(strings.Trim(value, `"`), "next") {
-			return true
-		}
-	}
-	return false
 }

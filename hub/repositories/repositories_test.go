@@ -112,18 +112,19 @@ func TestWrongAnswers(t *testing.T) {
 		want    []string
 		problem string
 	}{
-		"a loop":            {linked("/v2/_catalog?last=1"), []string{"page", "page1"}, "its pages repeat"},
-		"another host":      {linked("https://example.org/v2/_catalog"), []string{"page"}, "at another host, example"},
-		"another path":      {linked("/v2/a/tags/list"), []string{"page"}, "at another path"},
-		"no URL":            {linked("%zz"), []string{"page"}, "no URL"},
-		"HTML":              {text("<html><body>hello"), nil, `"text/html; charset=utf-8" and begins with "<html>`},
-		"other JSON":        {text(`{"errors": []}`), nil, "no list of names"},
-		"a list":            {text(`["a"]`), nil, "no list of names"},
-		"wrong names":       {text(`{"repositories": [1]}`), nil, "no list of names"},
-		"an endless answer": {text(strings.Repeat(" ", maxPage+1)), nil, "longer than 8 MiB"},
-		"401":               {status(401), nil, "401 Unauthorized, and it is no Harbor"},
-		"404":               {status(404), nil, "404 Not Found, and it is no Harbor"},
-		"500":               {status(500), nil, "500 Internal Server Error"},
+		"a loop":             {linked("/v2/_catalog?last=1"), []string{"page", "page1"}, "its pages repeat"},
+		"a URL with a comma": {linked("/v2/_catalog?last=1,2"), []string{"page", "page1,2"}, "its pages repeat"},
+		"another host":       {linked("https://example.org/v2/_catalog"), []string{"page"}, "at another host, example"},
+		"another path":       {linked("/v2/a/tags/list"), []string{"page"}, "at another path"},
+		"no URL":             {linked("%zz"), []string{"page"}, "no URL"},
+		"HTML":               {text("<html><body>hello"), nil, `"text/html; charset=utf-8" and begins with "<html>`},
+		"other JSON":         {text(`{"errors": []}`), nil, "no list of names"},
+		"a list":             {text(`["a"]`), nil, "no list of names"},
+		"wrong names":        {text(`{"repositories": [1]}`), nil, "no list of names"},
+		"an endless answer":  {text(strings.Repeat(" ", maxPage+1)), nil, "longer than 8 MiB"},
+		"401":                {status(401), nil, "401 Unauthorized, and it is no Harbor"},
+		"404":                {status(404), nil, "404 Not Found, and it is no Harbor"},
+		"500":                {status(500), nil, "500 Internal Server Error"},
 	} {
 		check(t, what, serve(t, "", c.answer), c.want, c.problem)
 	}

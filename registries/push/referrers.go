@@ -159,7 +159,7 @@ func NextPage(header http.Header, at *url.URL) (*url.URL, error) {
 	switch {
 	case err != nil || link[1] == "" || to.Host == "" || to.Scheme != "http" && to.Scheme != "https":
 		return nil, errors.New("its header Link has no URL of HTTP")
-	case to.Host != at.Host:
+	case !strings.EqualFold(to.Host, at.Host):
 		return nil, fmt.Errorf("its next page is at another host, %s", to.Host)
 	}
 	to.User, to.Fragment, to.RawFragment = nil, "", ""
@@ -168,4 +168,4 @@ func NextPage(header http.Header, at *url.URL) (*url.URL, error) {
 }
 
 // nextLink matches the URL of the next page in a header Link: <URL>; rel="next".
-var nextLink = regexp.MustCompile(`(?i)<([^>]*)>[^<]*;\s*rel\s*=\s*"?next\b`)
+var nextLink = regexp.MustCompile(`(?i)<([^>]*)>[^<]*;\s*rel\s*=\s*"?next(?:["\s;,]|$)`)

@@ -48,6 +48,7 @@ func TestReferrers(t *testing.T) {
 		"a second page":      {`</v2/next?n=2>; rel="next"`, listed(t, wanted), "", 3, ""},
 		"an absolute URL":    {`<URL/v2/next?n=2>; rel=next`, listed(t, "other"), "", 2, ""},
 		"another link":       {`</v2/next?n=2>; rel="prev"`, listed(t, wanted), "", 1, ""},
+		"another relation":   {`</v2/next?n=2>; rel="next-archive"`, listed(t, wanted), "", 1, ""},
 		"no API":             {"", "none", listed(t, wanted, "other"), 1, ""},
 		"no API, and no tag": {"", "none", "", 0, ""},
 		"pages without end":  {`</v2/again>; rel="next"`, listed(t, wanted), "", 0, "more than 16 pages"},

@@ -111,7 +111,7 @@ hub/registries: hub/pull public registries registries/push wire wire/pattern
 hub/registry: hub/away hub/registry/bucket hub/report sleep wire
 hub/registry/bucket: hub/objects
 hub/report: wire
-hub/repositories:
+hub/repositories: registries/push
 hub/retention: wire/pattern
 hub/rootdir: durable wire
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders

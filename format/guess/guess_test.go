@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -409,10 +410,11 @@ func FuzzGuess(f *testing.F) {
 	f.Add([]byte(elf(loaderPath, "$ORIGIN", "libc.so.6", "libx.so")))
 	f.Add([]byte(long("#!/bin/sh\nexec /x \"$@\"")))
 	f.Add([]byte(long("#!/usr/bin/env python3\nimport x, os.path\nfrom . import y\n")))
+	image := linux()
+	image["/usr/bin/sh"] = elf("/x", "", "libx.so")
 	f.Fuzz(func(t *testing.T, b []byte) {
-		files := linux()
+		files := maps.Clone(image)
 		files["/x"], files["/usr/lib/x86_64-linux-gnu/libx.so"] = string(b), string(b)
-		files["/usr/bin/sh"] = elf("/x", "", "libx.so")
 		if strings.HasPrefix(string(b), "-> ") || len(b) > chunk.MaxLength {
 			return
 		}

@@ -41,6 +41,15 @@ func expanded(t testing.TB, id chunk.ID, compact []byte) ([]byte, error) {
 		t.Fatal(err)
 	}
 	defer file.Close()
+	return expandedIn(t, file, id, compact)
+}
+
+// expandedIn is expanded with a file whose contents are replaced.
+func expandedIn(t testing.TB, file *os.File, id chunk.ID, compact []byte) ([]byte, error) {
+	t.Helper()
+	if err := file.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
 	if err := Expand(file, bytes.NewReader(compact), id); err != nil {
 		return nil, err
 	}
@@ -131,13 +140,18 @@ func FuzzExpand(f *testing.F) {
 	b := compacted(f, m.ID(), whole)
 	f.Add(b)
 	f.Add(b[:headerSize])
+	file, err := os.Create(filepath.Join(f.TempDir(), "index")) // one for all runs, which make many
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { file.Close() })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		// The right tree ID for any header, so that the parts after it are reached.
 		name := m.ID()
 		if len(b) >= headerSize {
 			name = chunk.Sum(b[:headerSize])
 		}
-		whole, err := expanded(t, name, b)
+		whole, err := expandedIn(t, file, name, b)
 		if err != nil {
 			return
 		}

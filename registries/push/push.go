@@ -158,13 +158,15 @@ var ErrNoDeletion = errors.New("the registry does not delete manifests")
 // registry deletes none.
 func (d *Destination) Delete(ctx context.Context, m, subject ocispec.Descriptor) error {
 	repo := d.ref.Context()
-	listed, err := d.unlist(ctx, repo.Tag(ListTag(subject.Digest)), m)
-	if err == nil {
-		err = d.pusher.Delete(ctx, repo.Digest(m.Digest.String()))
+	unlisted, err := d.unlist(ctx, repo.Tag(ListTag(subject.Digest)), m)
+	if err != nil {
+		return fmt.Errorf("take manifest %s of %s out of the list of what refers to %s: %w", m.Digest, repo,
+			subject.Digest, err)
 	}
+	err = d.pusher.Delete(ctx, repo.Digest(m.Digest.String()))
 	var failed *transport.Error
 	switch {
-	case errors.As(err, &failed) && (listed || failed.StatusCode == http.StatusNotFound):
+	case errors.As(err, &failed) && (unlisted || failed.StatusCode == http.StatusNotFound):
 		return nil // nobody finds it any more
 	case failed != nil && failed.StatusCode == http.StatusMethodNotAllowed:
 		err = fmt.Errorf("%w: %w", ErrNoDeletion, err)
@@ -175,8 +177,8 @@ func (d *Destination) Delete(ctx context.Context, m, subject ocispec.Descriptor)
 	return nil
 }
 
-// unlist takes a manifest out of a list that has a tag, and reports whether the list had it.
-func (d *Destination) unlist(ctx context.Context, list name.Tag, m ocispec.Descriptor) (listed bool, err error) {
+// unlist takes a manifest out of a list that has a tag, and reports whether it has done that.
+func (d *Destination) unlist(ctx context.Context, list name.Tag, m ocispec.Descriptor) (done bool, err error) {
 	found, err := remote.Get(list, append(slices.Clip(d.options), remote.WithContext(ctx))...)
 	var failed *transport.Error
 	if errors.As(err, &failed) && failed.StatusCode == http.StatusNotFound {
@@ -195,10 +197,10 @@ func (d *Destination) unlist(ctx context.Context, list name.Tag, m ocispec.Descr
 	}
 	all.Manifests = slices.DeleteFunc(all.Manifests, isIt)
 	b, err := json.Marshal(all)
-	if err != nil {
-		return false, err
+	if err == nil {
+		err = d.put(ctx, list, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex}, b)
 	}
-	return true, d.put(ctx, list, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex}, b)
+	return err == nil, err
 }
 
 // upload is a blob, as the library wants it.

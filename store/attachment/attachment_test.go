@@ -24,6 +24,7 @@ import (
 	"lighter/format/index"
 	"lighter/format/layer"
 	"lighter/format/trace"
+	"lighter/registries/push"
 	"lighter/store"
 	"lighter/store/attachment"
 	"lighter/store/registry"
@@ -410,6 +411,41 @@ func TestAttachRefuses(t *testing.T) {
 	if _, err := attachment.Attach(t.Context(), im, attachment.Place{}, o); err == nil ||
 		!strings.Contains(err.Error(), "push an index") {
 		t.Errorf("a registry that refuses pushes: %v", err)
+	}
+}
+
+// A registry that lets nobody change the list of what refers to an image, or delete the index, makes
+// the removal fail. Where the list was changed, nobody finds the index any more.
+func TestRemoveIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		referrers bool
+		method    string // is refused
+		status    int
+		want      string // in the error; empty: the index is removed
+	}{
+		{true, http.MethodDelete, http.StatusMethodNotAllowed, push.ErrNoDeletion.Error()},
+		{true, http.MethodDelete, http.StatusForbidden, "403"},
+		{false, http.MethodPut, http.StatusMethodNotAllowed, "out of the list"}, // read-only
+		{false, http.MethodPut, http.StatusForbidden, "out of the list"},
+		{false, http.MethodPut, http.StatusNotFound, "out of the list"}, // some registries deny so
+		{false, http.MethodDelete, http.StatusMethodNotAllowed, ""},
+	} {
+		r := registrytest.Start(t, c.referrers)
+		ref, _ := r.Push(t, image(t), "team/image:1")
+		im := find(t, ref)
+		attach(t, im, attachment.Place{}, attachment.Options{Keys: []ed25519.PrivateKey{keyOf(1)}}, "attached")
+		r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
+			if req.Method == c.method {
+				w.WriteHeader(c.status)
+			}
+			return req.Method == c.method
+		})
+		_, err := attachment.RemoveAll(t.Context(), im, attachment.Place{}, nil)
+		all, _, listErr := attachment.List(t.Context(), im)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) ||
+			listErr != nil || (len(all) == 0) != (c.want == "") {
+			t.Errorf("%+v: %v; then %d indexes are attached, %v", c, err, len(all), listErr)
+		}
 	}
 }
 

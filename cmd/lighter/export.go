@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
+	"lighter/format/trace"
+	"lighter/store/attachment"
 	"lighter/store/conversion"
 	"lighter/store/registry"
 	"lighter/wire"
@@ -49,12 +51,15 @@ before. The command needs space in --tmp: for the largest layer, unpacked, and f
 also for what is made of it. For soci it needs the space of the largest layer, as it is
 stored, and only for a registry.
 
-With --prioritize, snapshotters first fetch the files that a start reads: layers begin with
-them, and soci lists their parts of the layers. FILE has a path in each line, in the order of
-their first reads.`,
+With --trace, snapshotters first fetch what recorded starts have read: layers begin with
+these files, and soci lists the parts of the layers that have been read. FILE is what
+"lighter trace record --output" or "lighter trace export" writes, and may be of another
+image with some of the same files. With --prioritize, FILE has a path in each line, in the
+order of the first reads. These files come before those of traces.`,
 		Example: `  lighter export --format estargz --to docker://registry.example.org/lazy/root:6.32 registry.example.org/physics/root:6.32
   lighter export --format zstdchunked --to oci:build/lazy:latest oci:build/image:latest
   lighter export --format soci --to docker://registry.example.org/physics/root:6.32-soci registry.example.org/physics/root:6.32
+  lighter export --format soci --trace root.trace --to docker://registry.example.org/physics/root:6.32-soci registry.example.org/physics/root:6.32
   lighter export --format estargz --platform all --prioritize first.txt --to oci:lazy docker-archive:image.tar`,
 		Args: command.Exactly("IMAGE"),
 	}
@@ -63,6 +68,8 @@ their first reads.`,
 	f.StringVar(&o.to, "to", "", "where to write the image (`DESTINATION`)")
 	f.StringVar(&o.platform, "platform", "", "the image's `OS/ARCH[/VARIANT]`, or all; default: this machine's")
 	f.StringVar(&o.prioritize, "prioritize", "", "a `FILE` with the paths of files that are fetched first")
+	f.StringArrayVar(&o.traces, "trace", nil,
+		"a `FILE` with recorded starts, whose files are fetched first; may be repeated")
 	f.IntVar(&o.Level, "level", 0, "the `LEVEL` of compression: estargz 1 to 9, zstdchunked 1 to 22; default: 6, and 3")
 	f.IntVar(&o.Jobs, "jobs", runtime.GOMAXPROCS(0), "how many parts (`NUMBER`) of a layer are compressed at a time")
 	f.StringVar(&o.Dir, "tmp", "", "the `DIR` for temporary files; default: TMPDIR, or /tmp")
@@ -84,6 +91,7 @@ their first reads.`,
 type export struct {
 	conversion.Options
 	format, to, platform, prioritize string
+	traces                           []string
 	plainHTTP, sourcePlainHTTP       bool
 }
 
@@ -105,6 +113,11 @@ func (o *export) parse() (export, error) {
 	}
 	if err == nil && o.prioritize != "" {
 		o.Prioritized, err = conversion.ReadPaths(o.prioritize)
+	}
+	if err == nil {
+		var recordings []trace.Recording
+		recordings, err = attachment.ReadRecordings(o.traces...)
+		o.Prioritized = append(o.Prioritized, conversion.PartsOf(recordings)...)
 	}
 	if err != nil {
 		return *o, command.Usage(err)

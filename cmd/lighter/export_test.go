@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -13,6 +14,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/cmd/command"
+	"lighter/format/chunk"
+	"lighter/format/soci"
+	"lighter/format/trace"
 	"lighter/store/conversion"
 	"lighter/test/testkit/golden"
 	"lighter/test/testkit/layout"
@@ -81,6 +85,53 @@ func TestExport(t *testing.T) {
 	golden.Compare(t, "export.txt", digests.ReplaceAllString(text.String(), "DIGEST"))
 }
 
+// Recorded starts are a list of what to fetch first. Of a large file, SOCI's list has only the part
+// that was read.
+func TestExportWithTraces(t *testing.T) {
+	noise := make([]byte, 11<<20) // cannot be compressed
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(noise)
+	image, dir := "oci:"+imageWith(t, noise), t.TempDir()
+	first, traces := filepath.Join(dir, "first"), filepath.Join(dir, "traces")
+	recordings := []trace.Recording{{Starts: 1, Entries: []trace.Entry{{Path: "/usr/large", Length: 4096}}}}
+	if err := errors.Join(os.WriteFile(first, []byte("usr/large\n"), 0o600),
+		os.WriteFile(traces, trace.EncodeText(recordings), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	export := func(format string, flags ...string) (to string, done conversion.Result) {
+		t.Helper()
+		to = t.TempDir()
+		args := append([]string{"export", "--json", "--format", format, "--to", "oci:" + to, image}, flags...)
+		code, stdout, stderr := lighter(t, args...)
+		if err := json.Unmarshal([]byte(stdout), &done); err != nil || code != 0 {
+			t.Fatalf("lighter export %s: exit %d, %v, %q", strings.Join(flags, " "), code, err, stderr)
+		}
+		return to, done
+	}
+	_, plain := export("estargz")
+	_, byPaths := export("estargz", "--prioritize", first)
+	if _, got := export("estargz", "--trace", traces); got.Digest != byPaths.Digest || got.Digest == plain.Digest {
+		t.Errorf("with traces: image %s; want %s, as with a list of paths, and not %s", got.Digest, byPaths.Digest,
+			plain.Digest)
+	}
+	to, done := export("soci", "--trace", traces)
+	b, err := os.ReadFile(filepath.Join(to, "blobs", strings.ReplaceAll(done.Images[0].Index, ":", "/")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := soci.DecodeIndex(b)
+	if err != nil || index.Layers[0].Prefetch == nil {
+		t.Fatalf("index %+v, %v, want a list of what to prefetch", index, err)
+	}
+	text, err := os.ReadFile(filepath.Join(to, "blobs/sha256", chunk.ID(index.Layers[0].Prefetch.Digest).String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := soci.DecodePrefetch(text, 3)
+	if err != nil || !slices.Equal(list, []soci.Spans{{First: 0, Last: 0}}) {
+		t.Errorf("the list is %v, %v, want the first of three spans", list, err)
+	}
+}
+
 // What is wrong is said in one line, with exit code 2 for arguments and 1 for all else.
 func TestExportRefuses(t *testing.T) {
 	from, to := "oci:"+smallImage(t), "oci:"+t.TempDir()
@@ -98,6 +149,7 @@ func TestExportRefuses(t *testing.T) {
 		"want 1 to 9":           {command.ExitUsage, append(whole, from, "--level", "11")},
 		"--jobs 0":              {command.ExitUsage, append(whole, from, "--jobs", "0")},
 		"no such file":          {command.ExitUsage, append(whole, from, "--prioritize", "/no")},
+		"recordings in /no":     {command.ExitUsage, append(whole, from, "--trace", "/no")},
 		"no destination":        {command.ExitUsage, []string{from, "--to", "ftp://x", "--format", "estargz"}},
 		"not an OCI layout":     {command.ExitUsage, append(whole, "oci:/no/such")},
 		"not an image":          {command.ExitUsage, append(whole, "docker://A:")},

@@ -63,12 +63,21 @@ func decodePrefetch(data []byte, spans int) ([]Spans, error) {
 	return text.Spans, nil
 }
 
-// Contents returns the spans that have the contents of each regular file that is not empty, by its
-// path in the layer, relative to the root. A hard link has those of the file that it names.
-func (t *Table) Contents() (map[string]Spans, error) {
-	all := map[string]Spans{}
+// Part is a part of a file's contents.
+type Part struct {
+	Path           string // in the image
+	Offset, Length int64  // in bytes; it may exceed the file. Length 0: to the end of the file
+}
+
+// extent is where a file's contents are in the plain layer, in bytes.
+type extent struct{ offset, size int64 }
+
+// contents returns where the contents of each regular file are that is not empty, by its path in
+// the layer, relative to the root. A hard link has those of the file that it names.
+func (t *Table) contents() (map[string]extent, error) {
+	all := map[string]extent{}
 	source := t.Layer(func(e *tree.Entry, offset int64) error {
-		all[cleanPath(e.Name)] = Spans{First: t.SpanAt(offset), Last: t.SpanAt(offset + e.Size - 1)}
+		all[cleanPath(e.Name)] = extent{offset, e.Size}
 		return nil
 	})
 	for {
@@ -88,27 +97,45 @@ func (t *Table) Contents() (map[string]Spans, error) {
 	}
 }
 
-// PrefetchOf returns, for each layer, the spans that have the contents of files, in the order of
-// the paths. layers are the zTOCs of an image, the lowest first. A file is that of the topmost of
-// them that has a file of this path, as in SOCI's programs. Other paths are ignored.
-func PrefetchOf(layers []*Table, paths []string) ([][]Spans, error) {
-	contents := make([]map[string]Spans, len(layers))
+// PrefetchOf returns, for each layer, the spans that have parts of files, in the order of the
+// parts. layers are the zTOCs of an image, the lowest first. A file is that of the topmost of them
+// that has a file of this path, as in SOCI's programs. Other paths are ignored, and so are parts
+// behind the end of their file.
+func PrefetchOf(layers []*Table, parts []Part) ([][]Spans, error) {
+	contents := make([]map[string]extent, len(layers))
 	for i, t := range layers {
 		var err error
-		if contents[i], err = t.Contents(); err != nil {
+		if contents[i], err = t.contents(); err != nil {
 			return nil, err
 		}
 	}
 	lists := make([][]Spans, len(layers))
-	for _, p := range paths {
+	for _, p := range parts {
 		for i, files := range slices.Backward(contents) {
-			if s, found := files[cleanPath(p)]; found {
-				lists[i] = append(lists[i], s)
-				break
+			file, found := files[cleanPath(p.Path)]
+			if !found {
+				continue
 			}
+			if s, some := layers[i].spansOf(file, p); some {
+				lists[i] = append(lists[i], s)
+			}
+			break
 		}
 	}
 	return lists, nil
+}
+
+// spansOf returns the spans that have a part of a file, or false if the file does not have it.
+func (t *Table) spansOf(file extent, p Part) (s Spans, some bool) {
+	if p.Offset < 0 || p.Offset >= file.size || p.Length < 0 {
+		return s, false
+	}
+	length := file.size - p.Offset
+	if p.Length > 0 {
+		length = min(length, p.Length)
+	}
+	begin := file.offset + p.Offset
+	return Spans{First: t.SpanAt(begin), Last: t.SpanAt(begin + length - 1)}, true
 }
 
 func cleanPath(p string) string { return path.Clean("/" + p)[1:] }

@@ -2,6 +2,7 @@ package soci
 
 import (
 	"bytes"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -10,7 +11,8 @@ import (
 	"lighter/test/testkit/tarball"
 )
 
-// The list of what to prefetch names the spans of the files, each in the topmost layer that has it.
+// The list of what to prefetch names the spans of the files and of their parts, each in the topmost
+// layer that has it.
 func TestPrefetchOf(t *testing.T) {
 	const spanSize = 4096
 	big := strings.Repeat("x", 2*spanSize)
@@ -54,8 +56,28 @@ func TestPrefetchOf(t *testing.T) {
 		"../../etc":      {nil, nil},
 		"":               {nil, nil},
 	} {
-		if got, err := PrefetchOf(layers, strings.Split(p, " ")); err != nil || !reflect.DeepEqual(got, want) {
+		var parts []Part
+		for path := range strings.SplitSeq(p, " ") {
+			parts = append(parts, Part{Path: path})
+		}
+		if got, err := PrefetchOf(layers, parts); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %v, %v, want %v", p, got, err, want)
+		}
+	}
+	// The file big is in spans 2 to 4 of the lower layer, and begins 1536 bytes inside.
+	for p, want := range map[Part][]Spans{
+		{"big", 0, 1}:                          {{First: 2, Last: 2}},
+		{"big", spanSize, spanSize}:            {{First: 3, Last: 4}},
+		{"big", 2*spanSize - 1, 1 << 40}:       {{First: 4, Last: 4}},
+		{"big", 2*spanSize - 1, math.MaxInt64}: {{First: 4, Last: 4}},
+		{"big", spanSize, 0}:                   {{First: 3, Last: 4}},
+		{"big", 2 * spanSize, 1}:               nil,
+		{"big", math.MaxInt64, math.MaxInt64}:  nil,
+		{"big", -1, 1}:                         nil,
+		{"big", 0, -1}:                         nil,
+	} {
+		if got, err := PrefetchOf(layers, []Part{p}); err != nil || !reflect.DeepEqual(got[0], want) || got[1] != nil {
+			t.Errorf("%+v: got %v, %v, want %v", p, got, err, want)
 		}
 	}
 }

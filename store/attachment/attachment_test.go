@@ -414,8 +414,8 @@ func TestAttachRefuses(t *testing.T) {
 	}
 }
 
-// A registry that lets nobody change the list of what refers to an image, or delete the index, makes
-// the removal fail. Where the list was changed, nobody finds the index any more.
+// A registry that lets nobody change the list of what refers to an image, or delete the index,
+// makes the removal fail. Where the list was changed, nobody finds the index any more.
 func TestRemoveIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		referrers bool

@@ -33,16 +33,19 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"lighter/format/soci"
 	"lighter/store/registry"
 )
 
 // Options say how images are converted.
 type Options struct {
-	Format      Format
-	Level       int      // of compression, as gzip and zstd count; 0: 6, or for zstd 3
-	Prioritized []string // the paths of files in the order of their first reads, which are fetched first
-	Jobs        int      // members that are compressed at a time; 0: 1
-	Dir         string   // for temporary files; empty: that of the system
+	Format Format
+	Level  int // of compression, as gzip and zstd count; 0: 6, or for zstd 3
+	// Prioritized are parts of files in the order of their first reads, which are fetched first.
+	// Only SOCI's lists can name a part of a file: the other formats have the whole files first.
+	Prioritized []soci.Part
+	Jobs        int    // members that are compressed at a time; 0: 1
+	Dir         string // for temporary files; empty: that of the system
 
 	// Report is called with the progress of a step (read, write, push) of the layer with a digest,
 	// in bytes. It may be nil.

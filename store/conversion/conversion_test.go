@@ -19,6 +19,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/layer"
+	"lighter/format/soci"
 	"lighter/format/stargz"
 	"lighter/store/conversion"
 	"lighter/store/registry"
@@ -27,6 +28,14 @@ import (
 // formats are those of layers, as format/stargz has them.
 var formats = map[conversion.Format]stargz.Format{
 	conversion.EStargz: stargz.EStargz, conversion.ZstdChunked: stargz.StargzZstd}
+
+// filesOf returns whole files.
+func filesOf(paths ...string) (parts []soci.Part) {
+	for _, p := range paths {
+		parts = append(parts, soci.Part{Path: p})
+	}
+	return parts
+}
 
 // A converted image shows the same files, has the same config besides its diffIDs, and layers whose
 // tables are found and match.
@@ -40,7 +49,7 @@ func TestConvert(t *testing.T) {
 		for format := range formats {
 			for _, o := range []conversion.Options{
 				{Format: format},
-				{Format: format, Level: 1, Jobs: 3, Prioritized: []string{"/usr/bin/first", "usr/hard", "no/such"}},
+				{Format: format, Level: 1, Jobs: 3, Prioritized: filesOf("/usr/bin/first", "usr/hard", "no/such")},
 			} {
 				t.Run(fmt.Sprintf("%.3s %+v", source, o), func(t *testing.T) {
 					o.Dir = t.TempDir()
@@ -107,7 +116,7 @@ func compareLayers(t *testing.T, result conversion.Image, image v1.Image, o conv
 			t.Errorf("layer %d: the uncompressed size is %s, want %d", n, got, len(plain))
 		}
 		files := checkTable(t, layer, d, formats[o.Format])
-		if want := slices.Contains(o.Prioritized, "/usr/bin/first"); n == 1 && (files > 0) != want {
+		if want := slices.Contains(o.Prioritized, soci.Part{Path: "/usr/bin/first"}); n == 1 && (files > 0) != want {
 			t.Errorf("layer %d: %d files come first, want some: %t", n, files, want)
 		}
 		if result.From == "" {

@@ -2,11 +2,15 @@ package conversion
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
+	"lighter/format/soci"
 	"lighter/format/stargz"
+	"lighter/format/trace"
 )
 
 const (
@@ -68,30 +72,50 @@ func (o Options) level() int {
 	return defaultZstd
 }
 
-// ReadPaths reads a list of paths from a file: one in each line, relative to the image's root or
-// absolute. Empty lines are ignored.
-func ReadPaths(file string) (paths []string, err error) {
+// ReadPaths reads a list of whole files from a file: a path in each line, relative to the image's
+// root or absolute. Empty lines are ignored.
+func ReadPaths(file string) (files []soci.Part, err error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if paths, err = readPaths(f); err != nil {
+	if files, err = readPaths(f); err != nil {
 		return nil, fmt.Errorf("read the paths in %s: %w", file, err)
 	}
-	return paths, nil
+	return files, nil
 }
 
-func readPaths(r io.Reader) (paths []string, err error) {
+func readPaths(r io.Reader) (files []soci.Part, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxPath)
 	for lines.Scan() {
-		if len(paths) == maxPaths {
+		if len(files) == maxPaths {
 			return nil, fmt.Errorf("more than %d paths", maxPaths)
 		}
 		if lines.Text() != "" {
-			paths = append(paths, lines.Text())
+			files = append(files, soci.Part{Path: lines.Text()})
 		}
 	}
-	return paths, lines.Err()
+	return files, lines.Err()
+}
+
+// PartsOf returns what recorded starts have read, those of the most starts first.
+func PartsOf(recordings []trace.Recording) (parts []soci.Part) {
+	sorted := slices.SortedStableFunc(slices.Values(recordings),
+		func(a, b trace.Recording) int { return cmp.Compare(b.Starts, a.Starts) })
+	for _, r := range sorted {
+		for _, e := range r.Entries {
+			parts = append(parts, soci.Part{Path: e.Path, Offset: e.Offset, Length: e.Length})
+		}
+	}
+	return parts
+}
+
+// files returns the paths of the prioritized parts.
+func (o Options) files() (paths []string) {
+	for _, p := range o.Prioritized {
+		paths = append(paths, p.Path)
+	}
+	return paths
 }

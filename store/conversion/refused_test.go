@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +19,8 @@ import (
 
 	ggcr "github.com/google/go-containerregistry/pkg/registry"
 
+	"lighter/format/soci"
+	"lighter/format/trace"
 	"lighter/store/conversion"
 	"lighter/store/registry"
 	tars "lighter/test/testkit/tarball"
@@ -251,9 +254,24 @@ func TestOptions(t *testing.T) {
 		if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got, err := conversion.ReadPaths(list)
+		parts, err := conversion.ReadPaths(list)
+		var got []string
+		for _, p := range parts {
+			got = append(got, p.Path)
+		}
 		if strings.Join(got, " ") != want || (err == nil) != (want != "") {
 			t.Errorf("got %q, %v, want %q", got, err, want)
 		}
+	}
+}
+
+// The recordings of the most starts come first, each in the order of its reads.
+func TestPartsOf(t *testing.T) {
+	one := trace.Recording{Starts: 1, Entries: []trace.Entry{{Path: "/one", Length: 5}}}
+	two := trace.Recording{Starts: 2, Entries: []trace.Entry{{Path: "/b", Offset: 1, Length: 2},
+		{Path: "/a", Length: 3}}}
+	want := []soci.Part{{Path: "/b", Offset: 1, Length: 2}, {Path: "/a", Length: 3}, {Path: "/one", Length: 5}}
+	if got := conversion.PartsOf([]trace.Recording{one, two}); !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

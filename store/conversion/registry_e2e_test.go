@@ -41,7 +41,7 @@ func TestFromRegistryToRegistry(t *testing.T) {
 			t.Fatal(err)
 		}
 		ref := fmt.Sprintf("%s/lazy/shell:%s", host, format)
-		o := conversion.Options{Format: format, Jobs: 2, Prioritized: []string{"usr/large"}, Dir: t.TempDir()}
+		o := conversion.Options{Format: format, Jobs: 2, Prioritized: filesOf("usr/large"), Dir: t.TempDir()}
 		done, err := convert(t.Context(), from, "all", "docker://"+ref, o)
 		if err != nil || len(done.Images) != 2 {
 			t.Fatalf("got %+v, %v, want two images", done, err)

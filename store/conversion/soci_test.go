@@ -63,7 +63,7 @@ func TestSOCI(t *testing.T) {
 	original := large(t)
 	from, dir := opened(t, "oci:"+stored(t, original)), t.TempDir()
 	o := conversion.Options{Format: conversion.SOCI, Dir: t.TempDir(),
-		Prioritized: []string{"/usr/hard", "usr/first", "usr/third", "no/such"}}
+		Prioritized: filesOf("/usr/hard", "usr/first", "usr/third", "no/such")}
 	done, err := convert(t.Context(), from, "", "oci:"+dir, o)
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func compareTables(t *testing.T, index *soci.Index, done conversion.Result, imag
 		if _, err := soci.DecodePrefetch(text, table.Spans()); err != nil {
 			t.Error(err)
 		}
-		lists, err := soci.PrefetchOf([]*soci.Table{table}, want)
+		lists, err := soci.PrefetchOf([]*soci.Table{table}, filesOf(want...))
 		if err != nil || !bytes.Equal(text, soci.EncodePrefetch(lists[0])) {
 			t.Errorf("layer %d: prefetched is %s, want the spans %v of %v", n, text, lists, want)
 		}

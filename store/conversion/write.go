@@ -16,7 +16,7 @@ func (c *converter) write(ctx context.Context, out io.Writer, archive io.ReaderA
 	p := &parallel{ctx: ctx, encode: c.encode, places: make(chan struct{}, c.Jobs), report: report}
 	defer p.running.Wait()
 	w, err := stargz.Write(ctx, out, archive, size, p.begin,
-		stargz.Options{Format: c.Format.stargz(), Prioritized: c.Prioritized, Pending: c.Jobs * pendingPerJob})
+		stargz.Options{Format: c.Format.stargz(), Prioritized: c.files(), Pending: c.Jobs * pendingPerJob})
 	if err == nil {
 		report(size)
 	}

@@ -209,7 +209,7 @@ store: format/chunk format/pack sleep
 store/attachment: format/attached format/chunk format/compress format/erofs format/guess format/index
 	format/layer format/layer/survey format/pack format/plan format/trace format/tree registries/push store
 	store/registry store/repository
-store/conversion: durable format/chunk format/compress format/soci format/stargz format/tree store/registry
+store/conversion: durable format/chunk format/compress format/soci format/stargz format/trace format/tree store/registry
 store/disk: durable format/chunk store
 store/origin: format/chunk format/compress format/index format/pack format/trace proc sleep store wire wire/client
 store/registry: registries registries/push store/repository wire

@@ -43,17 +43,20 @@ or --make-key made, or a hub's key file.
 The artifact also has startup packs, which nodes fetch at once: what starts probably read,
 by the image's own files, and with --trace what recorded starts have read. FILE is what
 "lighter trace record --output" or "lighter trace export" writes, and may be of another
-image with some of the same files. An image that has an index already gets new startup
-packs, and its layers are not read again.
+image with some of the same files. If the image has an index of this key already, --trace
+makes only the startup packs again, and the layers are not read again. Without --trace,
+such an index stays as it is.
 
 Copying tools copy the artifact only if they copy what refers to an image (oras cp -r,
-regctl image copy --referrers). Where the artifact is lost, attach it again.
+regctl image copy --referrers). Where it is lost, or a part of it, attach it again: the
+command says what the registry had lost.
 
 With --to, the artifact gets a tag for the chain of the image's layers in another
 repository, which serves as a hub without a process (attached_from of nodes).
 
---list shows the indexes of an image, and --remove removes them: those that the key of
---key has signed, or without --key all of them.`,
+--list shows the indexes of an image, and what the registry has lost of them. --remove
+removes them: those that the key of --key has signed, or without --key all of them. With
+--to, they are those in the other repository.`,
 		Example: `  lighter attach --make-key --key site.pem registry.example.org/physics/root:6.32
   lighter attach --key site.pem --trace root.trace registry.example.org/physics/root:6.32
   lighter attach --list registry.example.org/physics/root:6.32
@@ -126,10 +129,10 @@ func (a *attach) parse() (attach, error) {
 	err := registry.CheckPlatform(a.platform)
 	switch {
 	case err != nil:
-	case a.list && (a.remove || a.key != "" || len(a.traces) > 0 || a.place.Chains != ""):
-		err = errors.New("--list goes with --platform and --plain-http only")
-	case a.remove && (len(a.traces) > 0 || a.place.Chains != ""):
-		err = errors.New("--remove goes with --key, --platform and --plain-http only")
+	case a.list && (a.remove || a.key != "" || len(a.traces) > 0):
+		err = errors.New("--list goes with --platform, --to and --plain-http only")
+	case a.remove && len(a.traces) > 0:
+		err = errors.New("--remove goes with --key, --platform, --to and --plain-http only")
 	case a.key == "" && !a.list && !a.remove:
 		err = errors.New("--key is missing: want the file of the key that signs the index (--make-key makes it)")
 	case a.jobs < 1:
@@ -237,7 +240,7 @@ func (a *attach) one(ctx context.Context, im attachment.Image, r *attachResult) 
 	var found []attachment.Found
 	var refused, err error
 	if a.list {
-		found, refused, err = attachment.List(ctx, im)
+		found, refused, err = attachment.List(ctx, im, a.place)
 	} else {
 		var keys []ed25519.PublicKey
 		for _, key := range a.Keys {
@@ -267,6 +270,9 @@ func printAttached(ref string, d attachment.Result) {
 	fmt.Printf("  size      %s, and startup packs of %s, for layers of %s\n", size(d.Index), size(d.Startup),
 		size(d.Layers))
 	fmt.Printf("  signed by %s\n", d.Key)
+	for _, lost := range d.Lost {
+		fmt.Printf("  the registry had lost: %s\n", lost)
+	}
 	if d.Left != "" {
 		fmt.Printf("  an older version is still there: %s\n", d.Left)
 	}

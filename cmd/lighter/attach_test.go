@@ -130,6 +130,29 @@ func TestRemoveFailsHalfWay(t *testing.T) {
 	}
 }
 
+// The index that --to pushes to another repository is listed and removed there.
+func TestAttachToAnotherRepository(t *testing.T) {
+	r := registrytest.Start(t, true)
+	ref, _ := pushPlatforms(t, r)
+	key, to := filepath.Join(t.TempDir(), "key.pem"), r.Host+"/indexes"
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--key", key, "--make-key", "--to", to, ref}, ": attached\n"},
+		{[]string{"--list", "--to", to, ref}, "linux/amd64"},
+		{[]string{"--list", ref}, "no attached index"},
+		{[]string{"--remove", ref}, "no attached index"},
+		{[]string{"--remove", "--key", key, "--to", to, ref}, "removed:\n"},
+		{[]string{"--list", "--to", to, ref}, "no attached index"},
+	} {
+		args := append([]string{"attach", "--platform", "linux/amd64"}, c.args...)
+		if code, stdout, stderr := lighter(t, args...); code != 0 || !strings.Contains(stdout, c.want) {
+			t.Errorf("lighter %s: exit %d, %q, %q; want %q", strings.Join(args, " "), code, stdout, stderr, c.want)
+		}
+	}
+}
+
 // --make-key makes a key that only its owner can read, and never replaces a file: not even one that
 // another command makes at the same time.
 func TestMakeKey(t *testing.T) {

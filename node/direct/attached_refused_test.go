@@ -85,7 +85,7 @@ func TestDamagedAttached(t *testing.T) {
 	r, key := registrytest.Start(t, true), signer(1)
 	ref, subject := r.Push(t, plainImage(t, 1, 2), "team/image:1")
 	im := attachTo(t, ref, key, attachment.Place{})
-	right, _, err := attachment.List(t.Context(), im)
+	right, _, err := attachment.List(t.Context(), im, attachment.Place{})
 	if err != nil || len(right) != 1 {
 		t.Fatal(right, err)
 	}
@@ -127,7 +127,7 @@ func TestLocationsOutsideOfTheImage(t *testing.T) {
 	r, key := registrytest.Start(t, true), signer(1)
 	ref, subject := r.Push(t, plainImage(t, 1, 2), "team/image:1")
 	im := attachTo(t, ref, key, attachment.Place{})
-	found, _, err := attachment.List(t.Context(), im)
+	found, _, err := attachment.List(t.Context(), im, attachment.Place{})
 	if err != nil || len(found) != 1 || len(found[0].Contents.Packs) == 0 {
 		t.Fatal(found, err)
 	}
@@ -260,7 +260,7 @@ func TestOddLists(t *testing.T) {
 	ref, manifest := r.Push(t, plainImage(t, 1, 2), "team/image:1")
 	im := attachTo(t, ref, key, attachment.Place{})
 	lost := attachTo(t, ref, signer(2), attachment.Place{})
-	all, _, err := attachment.List(t.Context(), lost)
+	all, _, err := attachment.List(t.Context(), lost, attachment.Place{})
 	if err != nil || len(all) != 2 {
 		t.Fatal(all, err)
 	}
@@ -323,7 +323,7 @@ func TestFinishEndsWithItsContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, _, err := attachment.List(t.Context(), im)
+	all, _, err := attachment.List(t.Context(), im, attachment.Place{})
 	if err != nil || len(all) != 1 {
 		t.Fatal(all, err)
 	}

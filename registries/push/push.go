@@ -94,9 +94,43 @@ func Blobs(ctx context.Context, push func(context.Context, ocispec.Descriptor, f
 	return group.Wait()
 }
 
-// Manifest pushes a manifest, by its digest.
+// Manifest pushes a manifest, by its digest. If it refers to another one, and the registry has no
+// referrers API, it is added to the list that clients keep under a tag. What the registry has lost
+// is taken out of that list: some registries refuse a list of which they do not have all.
 func (d *Destination) Manifest(ctx context.Context, m ocispec.Descriptor, b []byte) error {
-	return d.put(ctx, d.ref.Context().Digest(m.Digest.String()), m, b)
+	ref := d.ref.Context().Digest(m.Digest.String())
+	err := d.put(ctx, ref, m, b)
+	var failed *transport.Error
+	if errors.As(err, &failed) && failed.StatusCode >= 400 && failed.StatusCode < 500 {
+		if pruned, pruneErr := d.prune(ctx, b); pruneErr != nil {
+			err = errors.Join(err, pruneErr)
+		} else if pruned {
+			err = d.put(ctx, ref, m, b)
+		}
+	}
+	return err
+}
+
+// prune takes out of the list of what refers to a manifest's subject what the registry has lost. It
+// reports whether there was something.
+func (d *Destination) prune(ctx context.Context, manifest []byte) (pruned bool, err error) {
+	var of struct{ Subject *ocispec.Descriptor }
+	if err := json.Unmarshal(manifest, &of); err != nil || of.Subject == nil {
+		return false, err
+	}
+	return d.unlist(ctx, of.Subject.Digest, func(one ocispec.Descriptor) (bool, error) {
+		_, err := remote.Head(d.ref.Context().Digest(one.Digest.String()), d.with(ctx)...)
+		var failed *transport.Error
+		if errors.As(err, &failed) && failed.StatusCode == http.StatusNotFound {
+			return true, nil
+		}
+		return false, err
+	})
+}
+
+// with returns the options for requests that end with ctx.
+func (d *Destination) with(ctx context.Context) []remote.Option {
+	return append(slices.Clip(d.options), remote.WithContext(ctx))
 }
 
 // Name pushes a manifest, and gives it the destination's name.
@@ -157,17 +191,29 @@ var ErrNoDeletion = errors.New("the registry does not delete manifests")
 // delete the manifest, only its bytes are left. Otherwise the error wraps ErrNoDeletion if the
 // registry deletes none.
 func (d *Destination) Delete(ctx context.Context, m, subject ocispec.Descriptor) error {
-	repo := d.ref.Context()
-	unlisted, err := d.unlist(ctx, repo.Tag(ListTag(subject.Digest)), m)
+	unlisted, err := d.unlist(ctx, subject.Digest,
+		func(one ocispec.Descriptor) (bool, error) { return one.Digest == m.Digest, nil })
 	if err != nil {
-		return fmt.Errorf("take manifest %s of %s out of the list of what refers to %s: %w", m.Digest, repo,
-			subject.Digest, err)
+		return err
 	}
-	err = d.pusher.Delete(ctx, repo.Digest(m.Digest.String()))
+	return d.delete(ctx, m, unlisted)
+}
+
+// DeleteName deletes a manifest that has the destination's name, as Delete does. Some registries
+// keep the name of what is deleted by its digest, and others delete no names.
+func (d *Destination) DeleteName(ctx context.Context, m ocispec.Descriptor) error {
+	err := d.pusher.Delete(ctx, d.ref)
+	return d.delete(ctx, m, err == nil)
+}
+
+// delete deletes a manifest by its digest. unlisted says that nobody finds it without that.
+func (d *Destination) delete(ctx context.Context, m ocispec.Descriptor, unlisted bool) error {
+	repo := d.ref.Context()
+	err := d.pusher.Delete(ctx, repo.Digest(m.Digest.String()))
 	var failed *transport.Error
 	switch {
 	case errors.As(err, &failed) && (unlisted || failed.StatusCode == http.StatusNotFound):
-		return nil // nobody finds it any more
+		return nil
 	case failed != nil && failed.StatusCode == http.StatusMethodNotAllowed:
 		err = fmt.Errorf("%w: %w", ErrNoDeletion, err)
 	}
@@ -177,30 +223,45 @@ func (d *Destination) Delete(ctx context.Context, m, subject ocispec.Descriptor)
 	return nil
 }
 
-// unlist takes a manifest out of a list that has a tag, and reports whether it has done that.
-func (d *Destination) unlist(ctx context.Context, list name.Tag, m ocispec.Descriptor) (done bool, err error) {
-	found, err := remote.Get(list, append(slices.Clip(d.options), remote.WithContext(ctx))...)
+// unlist takes some manifests out of the list of what refers to subject, if the registry has a list
+// under a tag. It reports whether it has done that.
+func (d *Destination) unlist(ctx context.Context, subject digest.Digest,
+	some func(one ocispec.Descriptor) (bool, error)) (done bool, err error) {
+	list := d.ref.Context().Tag(ListTag(subject))
+	found, err := remote.Get(list, d.with(ctx)...)
 	var failed *transport.Error
 	if errors.As(err, &failed) && failed.StatusCode == http.StatusNotFound {
 		return false, nil
 	}
-	if err != nil {
-		return false, err
-	}
 	var all ocispec.Index
-	if err := json.Unmarshal(found.Manifest, &all); err != nil {
-		return false, fmt.Errorf("read the list %s: %w", list, err)
+	if err == nil {
+		err = json.Unmarshal(found.Manifest, &all)
 	}
-	isIt := func(one ocispec.Descriptor) bool { return one.Digest == m.Digest }
-	if !slices.ContainsFunc(all.Manifests, isIt) {
+	if err != nil {
+		return false, fmt.Errorf("read the list %s of what refers to %s: %w", list, subject, err)
+	}
+	kept := []ocispec.Descriptor{}
+	for _, one := range all.Manifests {
+		goes, err := some(one)
+		if err != nil {
+			return false, fmt.Errorf("look for manifest %s of the list %s: %w", one.Digest, list, err)
+		}
+		if !goes {
+			kept = append(kept, one)
+		}
+	}
+	if len(kept) == len(all.Manifests) {
 		return false, nil
 	}
-	all.Manifests = slices.DeleteFunc(all.Manifests, isIt)
+	all.Manifests = kept
 	b, err := json.Marshal(all)
 	if err == nil {
 		err = d.put(ctx, list, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex}, b)
 	}
-	return err == nil, err
+	if err != nil {
+		return false, fmt.Errorf("change the list of what refers to %s: %w", subject, err)
+	}
+	return true, nil
 }
 
 // upload is a blob, as the library wants it.

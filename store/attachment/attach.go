@@ -5,11 +5,13 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"lighter/format/attached"
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/store"
 	"lighter/store/registry"
 	"lighter/store/repository"
 )
@@ -34,12 +36,15 @@ type Result struct {
 	Layers   int64  `json:"layers"`  // of the image
 	Index    int64  `json:"index"`   // of the artifact without startup packs
 	Startup  int64  `json:"startup"` // of the startup packs
+	// Lost says what the registry had lost of what was attached before.
+	Lost []string `json:"lost,omitempty"`
 	// Left says why an older version is still there; empty: it is not.
 	Left string `json:"left,omitempty"`
 }
 
 // Attach sees to it that an image has an index that the first of the keys has signed. If it has
-// one, only the startup packs are made again, and only if there are recordings.
+// one, only the startup packs are made again, and only if there are recordings. What the registry
+// has lost of it is made again, too.
 func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) {
 	var reporting sync.Mutex
 	if report := o.Report; report != nil {
@@ -54,9 +59,12 @@ func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) 
 	for _, d := range im.Layers {
 		r.Layers += d.Size
 	}
-	others, err := in.find(ctx, &im, Trust{Anybody: true})
+	others, refused, err := in.find(ctx, &im, Trust{Anybody: true})
 	if err != nil {
 		return r, err
+	}
+	if errors.Is(refused, chunk.ErrNotFound) { // of a list that was copied without what it names
+		r.Lost = strings.Split(refused.Error(), "\n")
 	}
 	var old []Found // of this key
 	for _, f := range others {
@@ -65,22 +73,35 @@ func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) 
 			old = append(old, f)
 		}
 	}
-	if len(old) > 0 && len(o.Recordings) == 0 && old[0].Contents.Format == index.Format {
+	isWhole := len(old) > 0
+	if isWhole {
+		lost, err := lostOf(ctx, old[0])
+		if err != nil {
+			return r, err
+		}
+		if isWhole = lost == nil; !isWhole {
+			r.Lost = append(r.Lost, strings.Split(lost.Error(), "\n")...)
+		}
+	}
+	if isWhole && len(o.Recordings) == 0 && old[0].Contents.Format == index.Format {
 		r.fill(&Made{Contents: *old[0].Contents}, "unchanged", old[0].Artifact.Digest.String())
 		return r, nil
+	}
+	to, err := in.target(ctx, &im)
+	if err == nil {
+		err = to.May(ctx) // before the layers are read
+	}
+	if err != nil {
+		return r, err
 	}
 	made, err := in.make(ctx, im, old, o)
 	if err != nil {
 		return r, err
 	}
 	defer made.Close()
-	if len(old) > 0 && made.Contents.Equal(old[0].Contents) {
+	if isWhole && made.Contents.Equal(old[0].Contents) {
 		r.fill(made, "unchanged", old[0].Artifact.Digest.String())
 		return r, nil
-	}
-	to, err := in.target(ctx, &im)
-	if err != nil {
-		return r, err
 	}
 	if in.Chains != "" {
 		artifact, err := made.Name(ctx, to)
@@ -125,27 +146,37 @@ func (p Place) make(ctx context.Context, im Image, old []Found, o Options) (*Mad
 	return Make(ctx, im, o)
 }
 
-// find returns the indexes of an image that are in the place.
-func (p Place) find(ctx context.Context, im *Image, trust Trust) ([]Found, error) {
-	var others []*repository.Repository
-	if p.Chains != "" {
-		chains, err := registry.Repository(ctx, p.Chains, p.PlainHTTP)
-		if err != nil {
+// find returns the indexes of an image that are in the place. refused says why others that are
+// listed there were left out.
+func (p Place) find(ctx context.Context, im *Image, trust Trust) (all []Found, refused, err error) {
+	if p.Chains == "" {
+		return Find(ctx, im.From, im.Manifest.Digest, im.Chain(), nil, trust)
+	}
+	chains, err := registry.Repository(ctx, p.Chains, p.PlainHTTP)
+	if err != nil {
+		return nil, nil, err
+	}
+	in := []*repository.Repository{chains}
+	all, refused, err = Among(ctx, im.From, nil, im.Manifest.Digest, im.Chain(), in, trust)
+	if errors.Is(refused, chunk.ErrNotFound) { // there is no such tag
+		refused = nil
+	}
+	return all, refused, err
+}
+
+// lostOf returns an error that says which blobs of an index its registry does not have any more, or
+// nil. err says that the registry could not be asked.
+func lostOf(ctx context.Context, f Found) (lost, err error) {
+	for _, d := range f.Contents.Blobs() {
+		err := f.In.Range(ctx, d, 0, 1, func(store.Answer) error { return nil })
+		switch {
+		case errors.Is(err, chunk.ErrNotFound):
+			lost = errors.Join(lost, fmt.Errorf("artifact %s: %w", f.Artifact.Digest, err))
+		case err != nil && !errors.Is(err, repository.ErrNoRanges):
 			return nil, err
 		}
-		others = []*repository.Repository{chains}
 	}
-	all, _, err := Find(ctx, im.From, im.Manifest.Digest, im.Chain(), others, trust)
-	if err != nil {
-		return nil, err
-	}
-	var here []Found
-	for _, f := range all {
-		if (p.Chains == "") == (f.In == im.From) {
-			here = append(here, f)
-		}
-	}
-	return here, nil
+	return lost, nil
 }
 
 // target returns the place, for pushing the index of an image.
@@ -157,26 +188,38 @@ func (p Place) target(ctx context.Context, im *Image) (*registry.Destination, er
 	return registry.FindDestination(ctx, ref, p.PlainHTTP)
 }
 
-// List returns the indexes of an image, whoever has signed them. refused says what else is listed.
-func List(ctx context.Context, im Image) (all []Found, refused, err error) {
-	return Find(ctx, im.From, im.Manifest.Digest, im.Chain(), nil, Trust{Anybody: true})
+// List returns the indexes of an image that are in the place, whoever has signed them. refused says
+// what else is listed, and what the registry has lost of the indexes.
+func List(ctx context.Context, im Image, in Place) (all []Found, refused, err error) {
+	all, refused, err = in.find(ctx, &im, Trust{Anybody: true})
+	for _, f := range all {
+		lost, err := lostOf(ctx, f)
+		if err != nil {
+			return nil, nil, err
+		}
+		refused = errors.Join(refused, lost)
+	}
+	return all, refused, err
 }
 
-// RemoveAll removes the attached indexes of an image: those that one of the keys has signed;
-// without keys, all. It returns those that it has removed, also with an error. The error wraps
-// push.ErrNoDeletion if the registry does not delete manifests.
+// RemoveAll removes the indexes of an image that are in the place: those that one of the keys has
+// signed; without keys, all. It returns those that it has removed, also with an error. The error
+// wraps push.ErrNoDeletion if the registry does not delete manifests.
 func RemoveAll(ctx context.Context, im Image, in Place, keys []ed25519.PublicKey) ([]Found, error) {
-	if in.Chains != "" {
-		return nil, errors.New("indexes with a tag for their chain are removed with the registry's own tools")
-	}
-	all, err := in.find(ctx, &im, Trust{Keys: keys, Anybody: len(keys) == 0})
+	all, _, err := in.find(ctx, &im, Trust{Keys: keys, Anybody: len(keys) == 0})
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
 	to, err := in.target(ctx, &im)
 	var removed []Found
-	if err == nil {
+	switch {
+	case err != nil:
+	case in.Chains == "":
 		removed, err = Remove(ctx, to, im.Manifest, all)
+	default:
+		if err = to.DeleteName(ctx, all[0].Artifact); err == nil { // a tag has one
+			removed = all
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("remove the index of image %s: %w", im.Manifest.Digest, err)

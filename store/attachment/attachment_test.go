@@ -124,7 +124,7 @@ func TestAttach(t *testing.T) {
 			t.Errorf("the second version is %+v", second)
 		}
 		attach(t, im, attachment.Place{}, o, "unchanged")
-		all, refused, err := attachment.List(t.Context(), im)
+		all, refused, err := attachment.List(t.Context(), im, attachment.Place{})
 		if err != nil || refused != nil || len(all) != 1 || all[0].Contents.Manifest != manifest.Digest ||
 			!all[0].By.Equal(publicOf(key)) {
 			t.Fatalf("referrers %t: attached are %+v, %v, %v, want one", referrers, all, refused, err)
@@ -134,7 +134,7 @@ func TestAttach(t *testing.T) {
 		if err != nil || len(removed) != 1 {
 			t.Errorf("removed %+v, %v, want one", removed, err)
 		}
-		if all, _, err := attachment.List(t.Context(), im); err != nil || len(all) > 0 {
+		if all, _, err := attachment.List(t.Context(), im, attachment.Place{}); err != nil || len(all) > 0 {
 			t.Errorf("after the removal, attached are %+v, %v", all, err)
 		}
 	}
@@ -254,8 +254,79 @@ func TestChains(t *testing.T) {
 	if err != nil || refused != nil || len(all) != 1 || all[0].Contents.Version != 2 {
 		t.Errorf("found %+v, %v, %v, want the second version", all, refused, err)
 	}
-	if all, _, err := attachment.List(t.Context(), im); err != nil || len(all) > 0 {
+	if all, _, err := attachment.List(t.Context(), im, attachment.Place{}); err != nil || len(all) > 0 {
 		t.Errorf("the image's own repository has %+v, %v", all, err)
+	}
+	if all, refused, err := attachment.List(t.Context(), im, in); err != nil || refused != nil || len(all) != 1 {
+		t.Errorf("under the chain's tag are %+v, %v, %v, want one", all, refused, err)
+	}
+	another := []ed25519.PublicKey{publicOf(keyOf(2))}
+	if removed, err := attachment.RemoveAll(t.Context(), im, in, another); err != nil || len(removed) > 0 {
+		t.Errorf("removed those of another key: %+v, %v", removed, err)
+	}
+	if removed, err := attachment.RemoveAll(t.Context(), im, in, nil); err != nil || len(removed) != 1 {
+		t.Errorf("removed %+v, %v, want one", removed, err)
+	}
+	if all, refused, err := attachment.List(t.Context(), im, in); err != nil || refused != nil || len(all) > 0 {
+		t.Errorf("after the removal, under the chain's tag are %+v, %v, %v", all, refused, err)
+	}
+}
+
+// What the registry has lost of an index is said, and made again. So is a whole index of which only
+// the list has been copied.
+func TestLostParts(t *testing.T) {
+	r := registrytest.Start(t, false)
+	ref, manifest := r.Push(t, image(t), "team/image:1")
+	im := find(t, ref)
+	o := attachment.Options{Keys: []ed25519.PrivateKey{keyOf(1)}, Recordings: recorded()}
+	attach(t, im, attachment.Place{}, o, "attached")
+	remove := func(path string) {
+		t.Helper()
+		url := "http://" + r.Host + "/v2/team/image/" + path
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil || res.StatusCode != http.StatusAccepted {
+			t.Fatalf("delete %s: %+v, %v", path, res, err)
+		}
+		_ = res.Body.Close()
+	}
+	for _, blob := range []func(c *attached.Contents) digest.Digest{
+		func(c *attached.Contents) digest.Digest { return c.Index.Digest },
+		func(c *attached.Contents) digest.Digest { return c.Tables[1].Digest },
+		func(c *attached.Contents) digest.Digest { return c.Packs[0].Blob.Digest },
+	} {
+		all, refused, err := attachment.List(t.Context(), im, attachment.Place{})
+		if err != nil || refused != nil || len(all) != 1 {
+			t.Fatal(all, refused, err)
+		}
+		lost := blob(all[0].Contents)
+		remove("blobs/" + lost.String())
+		_, refused, err = attachment.List(t.Context(), im, attachment.Place{})
+		if err != nil || refused == nil || !strings.Contains(refused.Error(), lost.String()) {
+			t.Errorf("listed: %v, %v, want that blob %s is lost", refused, err, lost)
+		}
+		again := attach(t, im, attachment.Place{}, o, "replaced")
+		if len(again.Lost) != 1 || !strings.Contains(again.Lost[0], lost.String()) {
+			t.Errorf("attached again: %q was lost, want blob %s", again.Lost, lost)
+		}
+		if all, refused, err = attachment.List(t.Context(), im, attachment.Place{}); err != nil || refused != nil {
+			t.Fatal(all, refused, err)
+		}
+		check(t, im, all[0])
+		attach(t, im, attachment.Place{}, attachment.Options{Keys: o.Keys}, "unchanged")
+	}
+	all, _, err := attachment.List(t.Context(), im, attachment.Place{})
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	artifact := all[0].Artifact.Digest.String()
+	remove("manifests/" + artifact)
+	again := attach(t, im, attachment.Place{}, o, "attached")
+	if len(again.Lost) != 1 || !strings.Contains(again.Lost[0], artifact) {
+		t.Errorf("attached to %s: %q was lost, want artifact %s", manifest.Digest, again.Lost, artifact)
 	}
 }
 
@@ -283,7 +354,7 @@ func TestFindRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	ref, subject := r.Push(t, second, "team/image:2")
-	all, _, err := attachment.List(t.Context(), im)
+	all, _, err := attachment.List(t.Context(), im, attachment.Place{})
 	if err != nil || len(all) != 1 {
 		t.Fatal(all, err)
 	}
@@ -300,7 +371,7 @@ func TestFindRefuses(t *testing.T) {
 	if err := to.Manifest(t.Context(), d, forged); err != nil {
 		t.Fatal(err)
 	}
-	_, refused, err = attachment.List(t.Context(), find(t, ref))
+	_, refused, err = attachment.List(t.Context(), find(t, ref), attachment.Place{})
 	if err != nil || refused == nil || !strings.Contains(refused.Error(), "is the index of manifest") {
 		t.Errorf("an index of another image: %v, %v", refused, err)
 	}
@@ -335,7 +406,7 @@ func TestFindLooksAtSeveral(t *testing.T) {
 		}
 		return false
 	})
-	found, refused, err := attachment.List(t.Context(), im)
+	found, refused, err := attachment.List(t.Context(), im, attachment.Place{})
 	if err != nil || refused != nil || len(found) != several {
 		t.Fatalf("found %+v, %v, %v, want %d", found, refused, err, several)
 	}
@@ -408,9 +479,13 @@ func TestAttachRefuses(t *testing.T) {
 		return true
 	})
 	o.Dir = t.TempDir()
+	r.Asked("")
 	if _, err := attachment.Attach(t.Context(), im, attachment.Place{}, o); err == nil ||
-		!strings.Contains(err.Error(), "push an index") {
+		!strings.Contains(err.Error(), "begin an upload to "+im.From.String()) {
 		t.Errorf("a registry that refuses pushes: %v", err)
+	}
+	if read := r.Asked(im.Layers[0].Digest.String()); len(read) > 0 {
+		t.Errorf("a registry that refuses pushes: a layer was read in vain: %q", read)
 	}
 }
 
@@ -425,9 +500,9 @@ func TestRemoveIsRefused(t *testing.T) {
 	}{
 		{true, http.MethodDelete, http.StatusMethodNotAllowed, push.ErrNoDeletion.Error()},
 		{true, http.MethodDelete, http.StatusForbidden, "403"},
-		{false, http.MethodPut, http.StatusMethodNotAllowed, "out of the list"}, // read-only
-		{false, http.MethodPut, http.StatusForbidden, "out of the list"},
-		{false, http.MethodPut, http.StatusNotFound, "out of the list"}, // some registries deny so
+		{false, http.MethodPut, http.StatusMethodNotAllowed, "change the list"}, // read-only
+		{false, http.MethodPut, http.StatusForbidden, "change the list"},
+		{false, http.MethodPut, http.StatusNotFound, "change the list"}, // some registries deny so
 		{false, http.MethodDelete, http.StatusMethodNotAllowed, ""},
 	} {
 		r := registrytest.Start(t, c.referrers)
@@ -441,7 +516,7 @@ func TestRemoveIsRefused(t *testing.T) {
 			return req.Method == c.method
 		})
 		_, err := attachment.RemoveAll(t.Context(), im, attachment.Place{}, nil)
-		all, _, listErr := attachment.List(t.Context(), im)
+		all, _, listErr := attachment.List(t.Context(), im, attachment.Place{})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) ||
 			listErr != nil || (len(all) == 0) != (c.want == "") {
 			t.Errorf("%+v: %v; then %d indexes are attached, %v", c, err, len(all), listErr)

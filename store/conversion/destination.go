@@ -43,9 +43,13 @@ var ErrNoDestination = errors.New("no destination")
 // Open opens a destination: oci:DIR[:TAG] or docker://HOST/REPO[:TAG]. The layout is locked until
 // Close. plainHTTP allows plain HTTP to a registry that is not on this machine. The error wraps
 // ErrNoDestination or registry.ErrNoImage if name is not one of these, or DIR has something else.
+// A repository to which this user may not push is refused.
 func Open(ctx context.Context, name string, plainHTTP bool) (*Destination, error) {
 	if ref, ok := strings.CutPrefix(name, "docker://"); ok {
 		to, err := registry.FindDestination(ctx, ref, plainHTTP)
+		if err == nil {
+			err = to.May(ctx) // before anything is converted
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -265,6 +265,15 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// A registry that takes no upload is refused before anything is converted.
+func TestRegistryRefusesPushes(t *testing.T) {
+	host, failed := faulty(t, http.MethodPost, "/uploads/")
+	to, err := conversion.Open(t.Context(), "docker://"+host+"/tools/shell:1", false)
+	if err == nil || !strings.Contains(err.Error(), "quota") || !strings.Contains(err.Error(), host) || *failed == 0 {
+		t.Errorf("got %v, %v, want the registry's reason", to, err)
+	}
+}
+
 // The recordings of the most starts come first, each in the order of its reads.
 func TestPartsOf(t *testing.T) {
 	one := trace.Recording{Starts: 1, Entries: []trace.Entry{{Path: "/one", Length: 5}}}

@@ -4,16 +4,22 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"lighter/registries/push"
 )
 
 // Destination is a name in a registry that an image is pushed to in parts.
-type Destination struct{ *push.Destination }
+type Destination struct {
+	*push.Destination
+	in   name.Repository
+	over onlyAllowed
+}
 
 // FindDestination returns the destination with a name, HOST/REPO[:TAG]. It has the credentials of
 // this user's Docker configuration. The error wraps ErrNoImage if ref is no such name.
@@ -26,8 +32,26 @@ func FindDestination(ctx context.Context, ref string, plainHTTP bool) (*Destinat
 	if !ok {
 		return nil, fmt.Errorf("%q is %w to push to: want HOST/REPO[:TAG]", ref, ErrNoImage)
 	}
-	to, err := push.New(tag, remoteOptions(ctx, onlyAllowed{plainHTTP, plainHTTPFlag, remote.DefaultTransport})...)
-	return &Destination{to}, err
+	over := onlyAllowed{plainHTTP, plainHTTPFlag, remote.DefaultTransport}
+	to, err := push.New(tag, remoteOptions(ctx, over)...)
+	return &Destination{to, tag.Context(), over}, err
+}
+
+// May returns an error unless this user may push to the repository.
+func (d *Destination) May(ctx context.Context) error {
+	login, err := authn.Resolve(ctx, authn.DefaultKeychain, d.in)
+	var client http.Client
+	if err == nil {
+		client.Transport, err = transport.NewWithContext(ctx, d.in.Registry, login, d.over,
+			[]string{d.in.Scope(transport.PushScope)})
+	}
+	if err == nil {
+		err = push.May(ctx, &client, d.in)
+	}
+	if err != nil {
+		return fmt.Errorf("push to %s: %w", d.in, err)
+	}
+	return nil
 }
 
 // Layer pushes a layer of an image. If the image is in another repository of the same registry, the

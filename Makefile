@@ -136,7 +136,7 @@ bench: peers bin/before/lighter
 # which nothing else is tried.
 FUZZTIME ?= 30s
 fuzz:
-	@for package in $$(grep -rl --include='*_test.go' '^func Fuzz' format install store node hub | xargs -n1 dirname | sort -u); do \
+	@for package in $$(grep -rl --include='*_test.go' '^func Fuzz' format hub install node registries store wire | xargs -n1 dirname | sort -u); do \
 		for target in $$(grep -ho '^func Fuzz[A-Za-z]*' $$package/*_test.go | cut -c6-); do \
 			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x ./$$package || exit 1; \
 		done; \

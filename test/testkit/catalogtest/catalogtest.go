@@ -50,6 +50,8 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"Deliveries", testDeliveries},
 		{"Hints", testHints},
 		{"Names", testNames},
+		{"Sourced", testSourced},
+		{"LastJobs", testLastJobs},
 		{"RemovedImage", testRemovedImage},
 		{"CommonLayers", testCommonLayers},
 		{"Chains", testChains},

@@ -272,7 +272,11 @@ func TestNodes(t *testing.T) {
 		"no metrics": {func(s *report.Status) { s.NoMetrics = "address already in use" }, Warning, "already in use"},
 		"not lazy": {func(s *report.Status) {
 			s.Images = []report.ImageStatus{{Image: "a/b:1", Why: "the hub does not know it"}}
+			s.Hubs = []origin.Health{{URL: "http://hub.test"}}
 		}, Warning, "lighter add docker://a/b:1"},
+		"not lazy without a hub": {func(s *report.Status) {
+			s.Images = []report.ImageStatus{{Image: "a/b:1", Why: "nothing is attached to the image"}}
+		}, Warning, "lighter attach --key FILE a/b:1"},
 	} {
 		s := fine
 		c.change(&s)

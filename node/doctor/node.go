@@ -90,9 +90,13 @@ func (m *machine) judgeNode(s *report.Status) []Finding {
 			"image " + b.Name + " is not mounted at " + b.Dir + " any more: " + b.Lost,
 			"lighter unmount " + b.Dir + ", and mount it again"})
 	}
+	lazy := "lighter add docker://"
+	if len(s.Hubs) == 0 {
+		lazy = "attached_keys in the node's configuration, and lighter attach --key FILE "
+	}
 	for _, i := range s.Images {
 		rules = append(rules, rule{!i.Lazy && i.Image != "", Warning, "image " + i.Image + " is not lazy: " + i.Why,
-			"lighter add docker://" + i.Image + ", then remove the image here and pull it again"})
+			lazy + i.Image + ", then remove the image here and pull it again"})
 	}
 	return all("", rules)
 }

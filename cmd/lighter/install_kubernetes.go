@@ -64,7 +64,10 @@ the pod ends or is replaced. The command may be repeated at any time.`,
 		if err != nil {
 			return command.Usage(fmt.Errorf("read the configuration: %w", err))
 		}
-		if _, err := decodeNode(text); err != nil {
+		// The rest is checked on the machine, which has the files that the configuration names, and
+		// may have learned the hub's keys.
+		config := node.DefaultConfig()
+		if err := decodeConfig(text, &config); err != nil {
 			return command.Usage(fmt.Errorf("configuration %s: %w", p.config, err))
 		}
 		flags := []string{fmt.Sprintf("--cri=%t", p.cri)}

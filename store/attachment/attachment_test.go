@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -269,6 +270,35 @@ func TestChains(t *testing.T) {
 	}
 	if all, refused, err := attachment.List(t.Context(), im, in); err != nil || refused != nil || len(all) > 0 {
 		t.Errorf("after the removal, under the chain's tag are %+v, %v, %v", all, refused, err)
+	}
+}
+
+// A tag is read once: if it moves meanwhile, the index is that of the image that it named.
+func TestMovedTag(t *testing.T) {
+	r := registrytest.Start(t, true)
+	ref, first := r.Push(t, image(t), "team/image:1")
+	other := filepath.Join(t.TempDir(), "other")
+	err := layout.Extend(image(t), other, func(l *layout.Layer) error { return l.File("more", noise(4, 100)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var move sync.Once
+	r.Spoil(func(_ http.ResponseWriter, req *http.Request) bool {
+		if strings.HasSuffix(req.URL.Path, "/manifests/"+first.Digest.String()) { // the tag was read
+			move.Do(func() { r.Push(t, other, "team/image:1") })
+		}
+		return false
+	})
+	im := find(t, ref)
+	if im.Manifest.Digest != first.Digest || len(im.Layers) != 2 {
+		t.Fatalf("image %+v, want %s", im, first.Digest)
+	}
+	attach(t, im, attachment.Place{}, attachment.Options{Keys: []ed25519.PrivateKey{keyOf(1)}}, "attached")
+	moved := find(t, ref)
+	if all, _, err := attachment.List(t.Context(), moved, attachment.Place{}); err != nil || len(all) > 0 ||
+		len(moved.Layers) != 3 {
+		t.Errorf("the image that the tag names now has %d layers and the indexes %+v, %v; want none", len(moved.Layers),
+			all, err)
 	}
 }
 

@@ -156,10 +156,13 @@ func (a *attach) parse() (attach, error) {
 // signingKeys reads the keys in a file, or makes one.
 func signingKeys(file string, create bool) ([]ed25519.PrivateKey, error) {
 	text, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) && create {
+	switch missing := errors.Is(err, fs.ErrNotExist); {
+	case missing && create:
 		if text, err = makeSigningKey(file); err != nil {
 			return nil, fmt.Errorf("make the signing key %s: %w", file, err)
 		}
+	case missing:
+		err = fmt.Errorf("%w (--make-key makes one)", err)
 	}
 	var keys []ed25519.PrivateKey
 	if err == nil {

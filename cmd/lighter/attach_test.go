@@ -157,6 +157,10 @@ func TestAttachToAnotherRepository(t *testing.T) {
 // another command makes at the same time.
 func TestMakeKey(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key.pem")
+	_, err := signingKeys(path, false)
+	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "--make-key") {
+		t.Errorf("a missing key: %v, want %v, and how it is made", err, fs.ErrNotExist)
+	}
 	made, err := signingKeys(path, true)
 	info, statErr := os.Stat(path)
 	if err != nil || statErr != nil || len(made) != 1 || info.Mode().Perm() != 0o600 {

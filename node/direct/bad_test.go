@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -235,6 +236,26 @@ func TestIndexForAnotherPlatform(t *testing.T) {
 	if plain, err := units(t, m, named); err != nil || !bytes.Contains(plain, []byte("amd64amd64")) {
 		t.Errorf("%d bytes, %v", len(plain), err)
 	}
+}
+
+// An index that a list names and the registry has lost, and one of another image, do not hide the
+// right one.
+func TestSeveralSOCIIndexes(t *testing.T) {
+	f := startFake(t)
+	p := f.push(t, "a/image", lazyFormats[2], nil, layerOf("good"))
+	other := f.push(t, "a/image", lazyFormats[2], nil, layerOf("other"))
+	of := func(p pushed) string { return p.repository + "/referrers/" + p.manifest.String() }
+	right, lost := f.referrers[of(p)][0], f.referrers[of(p)][0]
+	lost.Digest = digest.FromString("lost")
+	wrong := []v1.Descriptor{lost, f.referrers[of(other)][0]}
+	f.referrers[of(p)] = append(wrong, right)
+	if _, err := f.ask(t, f.images(t, t.TempDir(), []string{"**"}, nil), p); err != nil {
+		t.Error(err)
+	}
+	f.referrers[of(p)] = wrong
+	f.expectOrdinary(t, p, lost.Digest.String())
+	f.referrers[of(p)] = append(slices.Repeat(wrong, 2), right) // more than are looked at
+	f.expectOrdinary(t, p, "is that of "+other.manifest.String())
 }
 
 // indexOf returns the digest of the index that an image names.

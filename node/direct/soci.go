@@ -55,22 +55,39 @@ func readSOCI(ctx context.Context, m *Images, from *repository.Repository, im *r
 	})
 }
 
+// maxIndexes bounds the SOCI indexes of an image that are looked at.
+const maxIndexes = 4
+
 // sociIndex finds the index of an image: the one that its manifest names (version 2), or the first
-// one that refers to the manifest (version 1).
+// one that refers to the manifest (version 1) and is there.
 func sociIndex(
 	ctx context.Context, from *repository.Repository, im *read,
 ) (tables map[chunk.ID]soci.IndexedLayer, err error) {
-	which := digest.Digest(im.annotations[soci.AnnotationIndexDigest])
-	if which == "" {
-		found, err := from.Referrers(ctx, im.digest, soci.MediaTypeIndexV1)
-		if err != nil {
-			return nil, err
-		}
-		if len(found) == 0 {
-			return nil, notDirect{errors.New("nothing refers to the image")}
-		}
-		which = found[0].Digest
+	if which := im.annotations[soci.AnnotationIndexDigest]; which != "" {
+		return openIndex(ctx, from, im, digest.Digest(which))
 	}
+	found, err := from.Referrers(ctx, im.digest, soci.MediaTypeIndexV1)
+	if err != nil {
+		return nil, err
+	}
+	missing := reasons{}
+	for _, d := range found[:min(len(found), maxIndexes)] {
+		tables, err := openIndex(ctx, from, im, d.Digest)
+		if err == nil || !errors.As(err, new(notDirect)) && !errors.Is(err, chunk.ErrNotFound) {
+			return tables, err
+		}
+		missing = append(missing, err)
+	}
+	if len(missing) == 0 {
+		return nil, notDirect{errors.New("nothing refers to the image")}
+	}
+	return nil, notDirect{missing}
+}
+
+// openIndex reads an index of an image.
+func openIndex(
+	ctx context.Context, from *repository.Repository, im *read, which digest.Digest,
+) (tables map[chunk.ID]soci.IndexedLayer, err error) {
 	if err := which.Validate(); err != nil {
 		return nil, notDirect{fmt.Errorf("the digest %q of the index: %w", which, err)}
 	}

@@ -289,15 +289,29 @@ func (c *Config) checkStore() error {
 	return nil
 }
 
+// checkRepositories returns an error if a pattern is invalid, or matches no HOST[:PORT]/PATH. A
+// host has a dot or a port, or is localhost: otherwise references mean a repository of docker.io.
+func checkRepositories(p string) error {
+	if err := pattern.Check(p); err != nil {
+		return err
+	}
+	host, _, hasPath := strings.Cut(p, "/")
+	if p == "**" || hasPath && (host == "localhost" || strings.ContainsAny(host, ".:*?[")) {
+		return nil
+	}
+	return fmt.Errorf("%q matches no repository, HOST[:PORT]/PATH: write reg.example.org/ci/** for those below ci, "+
+		"or reg.example.org/** for all of a registry", p)
+}
+
 // checkDirect returns an error if registries cannot be read as configured.
 func (c *Config) checkDirect() error {
 	for _, p := range c.Direct {
-		if err := pattern.Check(p); err != nil {
+		if err := checkRepositories(p); err != nil {
 			return fmt.Errorf("direct: %w", err)
 		}
 	}
 	for _, p := range c.DirectVerified {
-		if err := pattern.Check(p); err != nil {
+		if err := checkRepositories(p); err != nil {
 			return fmt.Errorf("direct_verified: %w", err)
 		}
 	}

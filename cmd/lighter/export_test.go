@@ -148,7 +148,7 @@ func TestExportRefuses(t *testing.T) {
 		"SOCI cannot index":     {command.ExitFailed, []string{from, "--to", to, "--format", "soci"}},
 		"want 1 to 9":           {command.ExitUsage, append(whole, from, "--level", "11")},
 		"--jobs 0":              {command.ExitUsage, append(whole, from, "--jobs", "0")},
-		"no such file":          {command.ExitUsage, append(whole, from, "--prioritize", "/no")},
+		"paths in /no":          {command.ExitUsage, append(whole, from, "--prioritize", "/no")},
 		"recordings in /no":     {command.ExitUsage, append(whole, from, "--trace", "/no")},
 		"no destination":        {command.ExitUsage, []string{from, "--to", "ftp://x", "--format", "estargz"}},
 		"not an OCI layout":     {command.ExitUsage, append(whole, "oci:/no/such")},

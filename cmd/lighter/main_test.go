@@ -240,19 +240,22 @@ func TestGivenUpKeys(t *testing.T) {
 // program. If the file cannot be decoded, the error also names the line.
 func TestWrongConfiguration(t *testing.T) {
 	for text, want := range map[string]string{
-		"\nrooot = '/x'":          `line 2: unknown key "rooot"`,
-		"[a.b]\nc = 1":            `line 1: unknown key "a.b"`,
-		"root = 5":                "line 1: root: it is of type integer, and has to be of type string",
-		"cache_size = '20 miles'": `line 1: cache_size: "20 miles" is not a size`,
-		"disk_free_low = 17":      `"17" is less than 1 MiB of a disk`,
-		`record_delay = "2h"`:     "record_delay 2h0m0s is not between 0s and 1h0m0s",
-		`record_delay = "soon"`:   "is not a delay",
-		`held_delay = "0s"`:       "held_delay 0s is not between 1s and 1h0m0s",
-		"scrub_rate = -4":         "scrub_rate is below zero",
-		"prefetch_limit = -4":     "prefetch_limit is below zero",
-		"hubs = []":               "hubs is empty",
-		"mount_mode = 'files'":    `mount_mode "files" is not one of`,
-		"trust = 'images'":        `trust "images" is not one of [auto chain image]`,
+		"\nrooot = '/x'":                `line 2: unknown key "rooot"`,
+		"[a.b]\nc = 1":                  `line 1: unknown key "a.b"`,
+		"root = 5":                      "line 1: root: it is of type integer, and has to be of type string",
+		"cache_size = '20 miles'":       `line 1: cache_size: "20 miles" is not a size`,
+		"disk_free_low = 17":            `"17" is less than 1 MiB of a disk`,
+		`record_delay = "2h"`:           "record_delay 2h0m0s is not between 0s and 1h0m0s",
+		`record_delay = "soon"`:         "is not a delay",
+		`held_delay = "0s"`:             "held_delay 0s is not between 1s and 1h0m0s",
+		"scrub_rate = -4":               "scrub_rate is below zero",
+		"prefetch_limit = -4":           "prefetch_limit is below zero",
+		"hubs = []":                     "hubs is empty",
+		"mount_mode = 'files'":          `mount_mode "files" is not one of`,
+		"trust = 'images'":              `trust "images" is not one of [auto chain image]`,
+		"direct = ['a/[**']":            `direct: "a/[**" is no pattern`,
+		"direct = ['ci/**']":            `direct: "ci/**" matches no repository`,
+		"direct_verified = ['quay.io']": `direct_verified: "quay.io" matches no repository`,
 	} {
 		file := filepath.Join(t.TempDir(), "node.toml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -108,7 +108,7 @@ func FormatKey(key ed25519.PublicKey) string {
 func ParseKey(s string) (ed25519.PublicKey, error) {
 	b, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(s, keyPrefix))
 	if err != nil || len(b) != ed25519.PublicKeySize || FormatKey(b) != s {
-		return nil, fmt.Errorf("%q is not a hub's key: want %q and 32 bytes in base64", s, keyPrefix)
+		return nil, fmt.Errorf("%q is no public key: want %q and 32 bytes in base64", s, keyPrefix)
 	}
 	return b, nil
 }

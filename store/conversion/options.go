@@ -76,11 +76,11 @@ func (o Options) level() int {
 // root or absolute. Empty lines are ignored.
 func ReadPaths(file string) (files []soci.Part, err error) {
 	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		defer f.Close()
+		files, err = readPaths(f)
 	}
-	defer f.Close()
-	if files, err = readPaths(f); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("read the paths in %s: %w", file, err)
 	}
 	return files, nil

@@ -38,13 +38,19 @@ func StartPrivate(tb testing.TB) (host, ca string) {
 	dir := tb.TempDir()
 	in := func(file string) string { return filepath.Join(dir, file) }
 	certificate.New(tb, "registry").Write(tb, in("ca.pem"), in("key.pem"))
+	StartAt(tb, host, fmt.Sprintf("tls: {certificate: %q, key: %q}", in("ca.pem"), in("key.pem")), Auth(tb))
+	return host, in("ca.pem")
+}
+
+// Auth returns the section of a registry's configuration that makes it want the login of User.
+func Auth(tb testing.TB) string {
+	tb.Helper()
+	users := filepath.Join(tb.TempDir(), "users")
 	user := User + ":$2b$05$abcdefghijklmnopqrstuuA2YqJrHVCZyfMFDak5hovHEWtgzf6t6\n" // of Password
-	if err := os.WriteFile(in("users"), []byte(user), 0o600); err != nil {
+	if err := os.WriteFile(users, []byte(user), 0o600); err != nil {
 		tb.Fatal(err)
 	}
-	StartAt(tb, host, fmt.Sprintf("tls: {certificate: %q, key: %q}", in("ca.pem"), in("key.pem")),
-		fmt.Sprintf("auth: {htpasswd: {realm: test, path: %q}}", in("users")))
-	return host, in("ca.pem")
+	return fmt.Sprintf("auth: {htpasswd: {realm: test, path: %q}}", users)
 }
 
 func free(tb testing.TB) (host string) {

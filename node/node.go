@@ -387,12 +387,15 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	if n.store != nil {
 		group.Go(func() error { n.store.Run(ctx); return nil })
 	}
+	recorder := &ondemand.Recorder{Starts: n.recorder, Images: n.report, Mounts: n.mounts, Files: n.trees}
+	if len(n.config.Hubs) > 0 {
+		recorder.Send = n.sendTrace
+	}
 	server := control.Server{
 		Reporter: n.report, Cache: n.images, Binds: n.binds, Stop: func() { n.stop(nil) },
 		Preheater: &preheat.Preheater{Hub: n.hubs, Chains: n.chains, Trees: n.trees, Fetcher: n.completion},
 		Starter:   &binds.Starter{Binds: n.binds, Configs: n.configs},
-		Recorder: &ondemand.Recorder{Starts: n.recorder, Images: n.report, Mounts: n.mounts, Files: n.trees,
-			Send: n.sendTrace},
+		Recorder:  recorder,
 	}
 	group.Go(func() error { return server.Serve(ctx, n.controls) })
 	if n.snapshots != nil {

@@ -20,7 +20,8 @@ func traceRecordCommand() *cobra.Command {
 		Long: `Record what the next start of an image on this machine reads, also if the node records
 nothing by itself. The command waits until a container is started and has read nothing
 for 10 seconds (2 minutes at most). Then it sends the trace to the hub, or writes it to
-a file for "lighter trace import" (--output). If interrupted, it records nothing.
+a file (--output) for "lighter trace import", "lighter attach" or "lighter export". If
+interrupted, it records nothing.
 
 Pages in memory are not read again. So the node mounts the image once more, for
 containers that start from now on. The trace also contains what other containers of

@@ -29,6 +29,10 @@ const interval = 500 * time.Millisecond
 // errNoStart says that nothing was recorded.
 var errNoStart = errors.New("the image's tree was unmounted before anything was read: was the image removed?")
 
+// errNoHub says that a trace cannot be sent.
+var errNoHub = errors.New("this node has no hub to send the trace to: write it to a file with --output, for " +
+	"`lighter attach` and `lighter export`")
+
 // Finder finds the tree of an image by what a user calls it: a reference, chainID or tree ID, or a
 // part of one.
 type Finder interface {
@@ -56,12 +60,15 @@ type Recorder struct {
 	Images Finder
 	Mounts Mounts
 	Files  Files
-	Send   func(ctx context.Context, t trace.Trace) error // sends a trace to a hub
+	Send   func(ctx context.Context, t trace.Trace) error // sends a trace to a hub; nil: there is none
 }
 
 // Record records the next start of an image and reports its progress. Then it sends the trace to a
 // hub. If text is true, the trace is not sent: the last report has it as text.
 func (r *Recorder) Record(ctx context.Context, image string, text bool, report func(Progress)) error {
+	if !text && r.Send == nil {
+		return errNoHub
+	}
 	tree, _, err := r.Images.FindTree(ctx, image)
 	if err != nil {
 		return err

@@ -42,3 +42,12 @@ func TestCancelledRecording(t *testing.T) {
 		t.Errorf("got %v, %d trees watched; want %v, 0", err, m.watched, context.Canceled)
 	}
 }
+
+// Without a hub, a trace that is to be sent is not recorded.
+func TestNoHub(t *testing.T) {
+	r := &Recorder{Starts: record.New(false, func(trace.Trace) {}), Images: finder{chunk.Sum([]byte("tree"))},
+		Mounts: &mounts{}}
+	if err := r.Record(t.Context(), "tools:1", false, func(Progress) {}); !errors.Is(err, errNoHub) {
+		t.Errorf("got %v, want %v", err, errNoHub)
+	}
+}

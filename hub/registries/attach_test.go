@@ -22,6 +22,10 @@ func TestAttaches(t *testing.T) {
 			t.Errorf("indexes are attached in %s: %t, want %t", repository, got, want)
 		}
 	}
+	withHost := Registry{Reached: registries.Registry{Host: "reg.example.org"}, Attach: []string{"reg.example.org/a/*"}}
+	if err := Check([]Registry{withHost}); err == nil || !strings.Contains(err.Error(), `write "a/*"`) {
+		t.Errorf("a pattern with the host: %v", err)
+	}
 	bad := Registry{Reached: registries.Registry{Host: "reg.example.org"}, Attach: []string{"a", "[b"}}
 	if err := Check([]Registry{bad}); err == nil || !strings.Contains(err.Error(), `attach: "[b" is no pattern`) {
 		t.Errorf("a table with a bad pattern: %v", err)

@@ -3,6 +3,7 @@ package registries
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"lighter/registries"
 	"lighter/wire/pattern"
@@ -48,6 +49,9 @@ func (r *Registry) check() error {
 	for _, p := range r.Attach {
 		if err := pattern.Check(p); err != nil {
 			return fmt.Errorf("attach: %w", err)
+		}
+		if path, has := strings.CutPrefix(p, r.Host+"/"); has {
+			return fmt.Errorf("attach: %q has the host: write %q", p, path)
 		}
 	}
 	return nil

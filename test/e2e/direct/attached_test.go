@@ -12,6 +12,7 @@ import (
 
 	"lighter/format/index"
 	"lighter/format/trace"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
@@ -145,6 +146,44 @@ func TestAttachedStartupPacks(t *testing.T) {
 	if out := lighter(t, "attach", "--plain-http", "--list", ref); !strings.Contains(out, "no attached index") {
 		t.Errorf("after the removal the list is %q", out)
 	}
+}
+
+// A node without a hub records a start to a file, of which attach and export make what nodes fetch
+// first. Without a file, it says that there is no hub to send the recording to.
+func TestRecordedWithoutAHub(t *testing.T) {
+	key, public := makeKey(t)
+	s := startWith(t, site.Options{Hubs: []string{}}, "attached_keys = [\""+public+"\"]\nrecord = false")
+	ref := extended(t, s, "plain/mine", "mine")
+	lighter(t, "attach", "--plain-http", "--key", key, "--guess=false", ref)
+	pull(t, s, ref)
+	run(t, s, site.Lighter, ref, "true") // mounts it: the status counts recordings of mounted images
+	program, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := func(args ...string) (string, error) {
+		command := []string{program, "trace", "record", "--root", s.Machine.NodeRoot()}
+		return s.Machine.Command(t.Context(), append(command, args...)...)
+	}
+	if out, err := record(ref); err == nil || !strings.Contains(err.Error(), "no hub") {
+		t.Errorf("a recording for a hub: %v, %s", err, out)
+	}
+	file, recorded := filepath.Join(t.TempDir(), "trace"), make(chan error, 1)
+	go func() {
+		_, err := record("--output", file, ref)
+		recorded <- err
+	}()
+	eventually.Holds(t, "a recording", func() bool { return sitetest.Status(t, s).Recording.Active == 1 })
+	run(t, s, site.Lighter, ref, "perl", "-e", "1")
+	if err := <-recorded; err != nil {
+		t.Fatal(err)
+	}
+	if out := lighter(t, "attach", "--plain-http", "--key", key, "--guess=false", "--trace", file, ref); !strings.
+		Contains(out, ": replaced") || strings.Contains(out, "packs of 0 B") {
+		t.Errorf("attached with the recording: %q", out)
+	}
+	lighter(t, "export", "--format", "estargz", "--plain-http", "--source-plain-http", "--trace", file, "--to",
+		"docker://"+site.Reference("lazy/mine"), ref)
 }
 
 // A repository with indexes by their chain serves as a hub without a process, for images in other

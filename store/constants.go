@@ -97,10 +97,12 @@ const (
 	// neighbours of the chunk that a reader waits for.
 	longRTT = 4 * time.Millisecond
 	// minBytesPerRTT and maxBytesPerRTT bound Share.BytesPerRTT. It returns 0 until minRTTs RTTs
-	// were measured, unless the source's own estimate of the RTT is long.
+	// were measured, unless the source's own estimate of the RTT is longPrior at least. A busy
+	// machine sees all first bytes of a pull after 10 ms, however short the path is.
 	minBytesPerRTT = 128 << 10
 	maxBytesPerRTT = 4 << 20
 	minRTTs        = 8
+	longPrior      = 4 * longRTT
 	// connectRTTs is how many RTTs have to be measured before connections are opened ahead. Then
 	// there is one for each bytesPerConnection of the window.
 	connectRTTs        = 4

@@ -253,7 +253,7 @@ func (l *link) bdp() float64 { return l.bandwidth() * l.rttOrDefault().Seconds()
 func (l *link) bytesPerRTT() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.rtts < minRTTs && l.prior.rtt < longRTT || !l.isLong() {
+	if l.rtts < minRTTs && l.prior.rtt < longPrior || !l.isLong() {
 		return 0
 	}
 	if l.inFlight >= l.window() {

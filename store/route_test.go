@@ -143,7 +143,7 @@ func TestEstimateOfAServer(t *testing.T) {
 	for _, test := range []struct {
 		rtt  time.Duration
 		want bool
-	}{{50 * time.Millisecond, true}, {longRTT / 2, false}, {0, false}} {
+	}{{longPrior, true}, {longPrior - 1, false}, {0, false}} {
 		u := NewFetcher(&estimated{rtt: test.rtt}, noCache{})
 		share := u.Share()
 		for server, ref := range map[string]chunk.Ref{"registry": ofRegistry(chunk.Ref{}, 1), "": at(chunk.Ref{}, 1)} {

@@ -38,7 +38,8 @@ type Image struct {
 
 // Start is a program that starts of an image may run, or a Python package that they may import.
 type Start struct {
-	// Named says that the image's config names the program.
+	// Named says that the image's config names the program. A shell without arguments does not
+	// count: it is the default of base images, and users run something else.
 	Named bool
 	// Trigger is the place of a file that the start reads first: the device's offset of its first
 	// byte. It is -1 if the file is not on the device.
@@ -49,8 +50,8 @@ type Start struct {
 	pkg     string // the package that program, a Python interpreter, imports; empty: the program alone
 }
 
-// Starts returns the programs that starts of the image are likely to run: first the one that the
-// config names, unless Starts cannot find it, and then programs that users often run instead. It
+// Starts returns the programs that starts of the image are likely to run: first the one of the
+// config, unless Starts cannot find it, and then programs that users often run instead. It
 // reads no chunks. Its only error is the context's.
 func (i *Image) Starts(ctx context.Context) ([]Start, error) {
 	return newGuesser(newFiles(ctx, i)).starts(), ctx.Err()
@@ -123,10 +124,11 @@ func newGuesser(f *files) *guesser {
 
 // starts returns what Image.Starts returns.
 func (g *guesser) starts() (all []Start) {
-	try := func(argv []string, named bool) {
+	try := func(argv []string, inConfig bool) {
 		program, ok := g.command(argv)
 		isKnown := func(s Start) bool { return s.program.path == program.path }
 		if ok && len(all) < maxRecordings && !slices.ContainsFunc(all, isKnown) {
+			named := inConfig && !(len(argv) == 1 && isShell(path.Base(program.path)))
 			all = append(all, Start{named, program.address(), program, argv, ""})
 		}
 	}

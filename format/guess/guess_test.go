@@ -341,6 +341,8 @@ func TestStarts(t *testing.T) {
 		{[]string{"/app/main.py"}, "/app/main.py* /usr/bin/sh /usr/bin/python3.11 large"},
 		{[]string{"python3", "-c", ""}, "/usr/bin/python3.11* /usr/bin/sh large"},
 		{[]string{"nothing"}, "/usr/bin/sh /usr/bin/python3.11 large"},
+		{[]string{"sh"}, "/usr/bin/sh /usr/bin/python3.11 large"},
+		{[]string{"sh", "-c", "x"}, "/usr/bin/sh* /usr/bin/python3.11 large"},
 		{nil, "/usr/bin/sh /usr/bin/python3.11 large"},
 	} {
 		image.Config, image.Chunk = Config{Cmd: test.cmd}, nil

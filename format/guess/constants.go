@@ -16,11 +16,11 @@ const (
 	maxShebangs   = 4  // #! lines followed for one program
 
 	// Files.
-	maxLinks  = 40      // symbolic links followed for one path
-	maxFinds  = 500_000 // lookups for one guess
-	maxDirs   = 20_000  // directories remembered
-	maxChunks = 8192    // chunks read for one guess
-	keptReads = 32      // chunks kept in memory
+	maxLinks  = 40       // symbolic links followed for one path
+	maxFinds  = 500_000  // lookups for one guess
+	maxDirs   = 20_000   // directories remembered
+	maxChunks = 8192     // chunks read for one guess
+	maxKept   = 32 << 20 // bytes of chunks kept in memory
 
 	// Programs and libraries.
 	maxObjects    = 512  // programs and libraries loaded by one program

@@ -40,6 +40,7 @@ type files struct {
 	reads  int
 	plain  map[chunk.ID][]byte // chunks kept in memory
 	oldest []chunk.ID          // the keys of plain, the oldest first
+	kept   int                 // bytes of plain
 }
 
 func newFiles(ctx context.Context, i *Image) *files {
@@ -172,11 +173,11 @@ func (f *files) chunk(extent int64, ref chunk.Ref) []byte {
 	if err != nil {
 		return nil
 	}
-	if len(f.oldest) == keptReads {
-		delete(f.plain, f.oldest[0])
-		f.oldest = f.oldest[1:]
-	}
 	f.plain[ref.ID] = plain
 	f.oldest = append(f.oldest, ref.ID)
+	for f.kept += len(plain); f.kept > maxKept && len(f.oldest) > 1; f.oldest = f.oldest[1:] {
+		f.kept -= len(f.plain[f.oldest[0]])
+		delete(f.plain, f.oldest[0])
+	}
 	return plain
 }

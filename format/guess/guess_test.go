@@ -428,3 +428,18 @@ func FuzzGuess(f *testing.F) {
 		}
 	})
 }
+
+// A guess keeps few bytes in memory, however large the chunks are.
+func TestKeptChunks(t *testing.T) {
+	const size = 5 << 20
+	reads := 0
+	f := newFiles(t.Context(), &Image{Metadata: open(t, linux().dir("/", map[chunk.ID]string{}), nil).Metadata,
+		Chunk: func(context.Context, int64, chunk.Ref) ([]byte, error) { reads++; return make([]byte, size), nil }})
+	for i := range 20 {
+		f.chunk(int64(i), chunk.Ref{ID: chunk.Sum([]byte{byte(i)}), Length: size})
+		f.chunk(int64(i), chunk.Ref{ID: chunk.Sum([]byte{byte(i)}), Length: size})
+	}
+	if f.kept > maxKept || f.kept != size*len(f.plain) || len(f.plain) != len(f.oldest) || reads != 20 {
+		t.Errorf("%d bytes are kept of %d chunks, in %d reads", f.kept, len(f.plain), reads)
+	}
+}

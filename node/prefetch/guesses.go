@@ -27,14 +27,15 @@ import (
 // the guess misses nothing. If the RTT is long, it does so for all programs as soon as a start
 // begins, but requests the rest of what they read only when one of them runs.
 type guesses struct {
-	device   *device.Device
-	source   Source
-	requests *requests
-	account  account
-	slots    chan struct{}                            // of the Prefetcher: one for each guess that runs
-	blocked  func() error                             // Options.Blocked
-	config   func(tree chunk.ID) (guess.Config, bool) // Options.Config; nil: nothing is guessed
-	metadata string                                   // the path of the metadata image; empty: nothing is guessed
+	device    *device.Device
+	source    Source
+	requests  *requests
+	account   account
+	guessing  chan struct{}                            // of the Prefetcher: one for each start that is guessed
+	preparing chan struct{}                            // of the Prefetcher: one for each start that is prepared
+	blocked   func() error                             // Options.Blocked
+	config    func(tree chunk.ID) (guess.Config, bool) // Options.Config; nil: nothing is guessed
+	metadata  string                                   // the path of the metadata image; empty: nothing is guessed
 
 	ctx  context.Context // ends with the device
 	stop context.CancelFunc
@@ -52,7 +53,8 @@ var _ device.Observer = (*guesses)(nil)
 
 func newGuesses(p *Prefetcher, d *Device) *guesses {
 	g := &guesses{device: d.Device, source: d.source, requests: d.requests,
-		account: newAccount(d.Extents(), &p.guesses), slots: p.guessing, blocked: p.options.Blocked}
+		account: newAccount(d.Extents(), &p.guesses), guessing: p.guessing, preparing: p.preparing,
+		blocked: p.options.Blocked}
 	if p.options.Limit > 0 {
 		g.config = p.options.Config
 	}
@@ -75,7 +77,7 @@ func (g *guesses) Observe(r device.Read) {
 		if !isRead(s) {
 			left = append(left, s)
 		} else if !g.ended {
-			g.work.Go(func() { g.run(func(of *guess.Image) { g.start(of, s) }) })
+			g.work.Go(func() { g.run(g.guessing, func(of *guess.Image) { g.start(of, s) }) })
 		}
 	}
 	g.waiting.Store(&left)
@@ -94,7 +96,7 @@ func (g *guesses) begin() bool {
 	defer g.mu.Unlock()
 	if !g.begun {
 		g.begun = true
-		g.work.Go(func() { g.run(g.all) })
+		g.work.Go(func() { g.run(g.guessing, g.all) })
 	}
 	return true
 }
@@ -109,10 +111,10 @@ func (g *guesses) end() {
 }
 
 // run calls fn with the image, in a slot. An error ends it: a start can do without a guess.
-func (g *guesses) run(fn func(of *guess.Image)) {
+func (g *guesses) run(slots chan struct{}, fn func(of *guess.Image)) {
 	select {
-	case g.slots <- struct{}{}:
-		defer func() { <-g.slots }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 	case <-g.ctx.Done():
 		return
 	}
@@ -139,7 +141,7 @@ func (g *guesses) all(of *guess.Image) {
 	g.wait(others)
 	for _, s := range others {
 		if g.isFar(s) {
-			g.work.Go(func() { g.run(func(of *guess.Image) { g.prepare(of, s) }) })
+			g.work.Go(func() { g.run(g.preparing, func(of *guess.Image) { g.prepare(of, s) }) })
 		}
 	}
 	for _, s := range starts {

@@ -146,6 +146,9 @@ func TestPreparedGuesses(t *testing.T) {
 			d, s, names := scripted(t, 3, Options{Limit: plenty, Config: startsWith("/script9")})
 			s.perRTT = test.perRTT
 			d.guesses.prepared.Store(test.prepared)
+			for range cap(d.guesses.guessing) - 1 { // the one that is left is for Begin
+				d.guesses.guessing <- struct{}{}
+			}
 			d.Begin()
 			d.guesses.work.Wait()
 			if got := s.names(t, names); got != test.want {

@@ -97,8 +97,9 @@ type Prefetcher struct {
 	queue   *queue
 	plans   chan struct{} // one for each startup pack whose units are being listed
 	loads   loads
-	// guessing has a value for each start that is being guessed.
-	guessing chan struct{}
+	// guessing has a value for each start that is being guessed, and preparing for each one that
+	// is being prepared. So a start that has begun does not wait for those that may begin.
+	guessing, preparing chan struct{}
 
 	startup    yield
 	neighbours yield
@@ -112,7 +113,8 @@ func New(source func() Source, options Options, log *slog.Logger) *Prefetcher {
 		options.Blocked = func() error { return nil }
 	}
 	return &Prefetcher{source: source, options: options, log: log, queue: newQueue(log),
-		plans: make(chan struct{}, maxPlans), loads: newLoads(), guessing: make(chan struct{}, maxGuessing)}
+		plans: make(chan struct{}, maxPlans), loads: newLoads(), guessing: make(chan struct{}, maxGuessing),
+		preparing: make(chan struct{}, maxGuessing)}
 }
 
 // Run fetches queued requests until ctx is done.

@@ -84,9 +84,19 @@ type Reader struct {
 // NewReader returns a reader of the plain bytes of src, a gzip stream. It reads ahead of what it
 // has decoded.
 func NewReader(src io.Reader) *Reader {
-	r := &Reader{input: input{src: src, buf: make([]byte, 0, ReadAhead)}}
-	r.output.buf = make([]byte, outputSize)
+	r := &Reader{input: input{buf: make([]byte, 0, ReadAhead)}, output: output{buf: make([]byte, outputSize)}}
+	r.Reset(src)
 	return r
+}
+
+// Reset makes r what NewReader returns, without new memory.
+func (r *Reader) Reset(src io.Reader) {
+	r.input = input{src: src, buf: r.input.buf[:0]}
+	r.output = output{buf: r.output.buf}
+	r.state, r.final, r.left = atHeader, false, 0
+	r.sum, r.lit, r.dist = checksum{}, nil, nil
+	r.report, r.spacing, r.last, r.tracked = nil, 0, 0, tracked{}
+	r.err = nil
 }
 
 // NewIndexer returns a Reader that also calls report for checkpoints, in order. Each is more than
@@ -103,22 +113,29 @@ func NewIndexer(src io.Reader, spacing int64, report func(Checkpoint) error) *Re
 	return r
 }
 
-// Resume returns a Reader of the plain bytes from c.Out on. src returns the compressed bytes from
-// c.Start() on. It may end early: plain bytes for which it suffices are returned before the error,
-// which wraps io.ErrUnexpectedEOF. Offsets in errors are those of the whole stream.
+// Resume returns a Reader as its method Resume makes it.
 func Resume(src io.Reader, c Checkpoint) (*Reader, error) {
+	r := NewReader(nil)
+	return r, r.Resume(src, c)
+}
+
+// Resume makes r a Reader of the plain bytes from c.Out on, without new memory. src returns the
+// compressed bytes from c.Start() on. It may end early: plain bytes for which it suffices are
+// returned before the error, which wraps io.ErrUnexpectedEOF. Offsets in errors are those of the
+// whole stream.
+func (r *Reader) Resume(src io.Reader, c Checkpoint) error {
 	if c.Bits > 7 || c.Start() < 0 || c.Out < 0 || len(c.Window) > WindowSize || int64(len(c.Window)) > c.Out {
-		return nil, fmt.Errorf("checkpoint at byte %d, plain byte %d, with %d bits and a window of %d bytes is invalid",
+		return fmt.Errorf("checkpoint at byte %d, plain byte %d, with %d bits and a window of %d bytes is invalid",
 			c.In, c.Out, c.Bits, len(c.Window))
 	}
-	r := NewReader(src)
+	r.Reset(src)
 	r.state = atBlock
 	r.input.base, r.input.skip = c.Start(), uint(8-c.Bits)%8
 	n := copy(r.output.buf, c.Window)
 	r.read, r.write, r.sum.from = n, n, n
 	r.output.base = c.Out - int64(n)
 	r.sum.unknown = true
-	return r, nil
+	return nil
 }
 
 // Read implements io.Reader. The error is io.EOF at the end of a valid stream. It is a

@@ -6,21 +6,36 @@ import (
 	"io"
 	"sync"
 
-	"github.com/klauspost/compress/gzip"
-
 	"lighter/format/compress"
 	"lighter/format/deflate"
 )
 
-var gzipReaders = sync.Pool{New: func() any { return new(gzip.Reader) }}
+// inflaters are readers of gzip members, with 160 KiB each.
+var inflaters = sync.Pool{New: func() any { return deflate.NewReader(nil) }}
 
 // gunzip returns the first n plain bytes of gzip members.
 func gunzip(stored []byte, n int64) ([]byte, error) {
-	r := gzipReaders.Get().(*gzip.Reader)
-	defer gzipReaders.Put(r)
-	if err := r.Reset(bytes.NewReader(stored)); err != nil {
+	r := inflaters.Get().(*deflate.Reader)
+	defer inflaters.Put(r)
+	r.Reset(bytes.NewReader(stored))
+	return readPlain(r, n)
+}
+
+// inflate returns the first n plain bytes from a block inside a gzip member on.
+func (u *Unit) inflate(stored []byte, n int64) ([]byte, error) {
+	c := deflate.Checkpoint{Bits: u.Bits, Out: int64(len(u.Window)), Window: u.Window}
+	if u.Bits > 0 {
+		c.In = 1
+	}
+	r := inflaters.Get().(*deflate.Reader)
+	defer inflaters.Put(r)
+	if err := r.Resume(bytes.NewReader(stored), c); err != nil {
 		return nil, fmt.Errorf("decompress: %w", err)
 	}
+	return readPlain(r, n)
+}
+
+func readPlain(r *deflate.Reader, n int64) ([]byte, error) {
 	plain := make([]byte, n)
 	if got, err := io.ReadFull(r, plain); err != nil {
 		return nil, fmt.Errorf("decompress: after %d of %d plain bytes: %w", got, n, err)
@@ -42,23 +57,6 @@ func unzstd(stored []byte, n int64) ([]byte, error) {
 	}
 	if cap(plain) > int(n) { // so that the rest is not kept
 		plain = bytes.Clone(plain[:n])
-	}
-	return plain, nil
-}
-
-// inflate returns the first n plain bytes from a block inside a gzip member on.
-func (u *Unit) inflate(stored []byte, n int64) ([]byte, error) {
-	c := deflate.Checkpoint{Bits: u.Bits, Out: int64(len(u.Window)), Window: u.Window}
-	if u.Bits > 0 {
-		c.In = 1
-	}
-	r, err := deflate.Resume(bytes.NewReader(stored), c)
-	if err != nil {
-		return nil, fmt.Errorf("decompress: %w", err)
-	}
-	plain := make([]byte, n)
-	if got, err := io.ReadFull(r, plain); err != nil {
-		return nil, fmt.Errorf("decompress: after %d of %d plain bytes: %w", got, n, err)
 	}
 	return plain, nil
 }

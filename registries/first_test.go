@@ -2,7 +2,9 @@ package registries
 
 import (
 	"bytes"
+	"context"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 )
@@ -135,4 +139,91 @@ func caOf(t *testing.T, server *httptest.Server) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// servers answers requests by scheme and path, with a pause. Status 0 is no answer, and 1 that of a
+// server without TLS to a request with TLS.
+type servers struct {
+	pauses   map[string]time.Duration
+	answers  map[string]int // by SCHEME PATH
+	mu       sync.Mutex
+	requests []string
+}
+
+func (s *servers) RoundTrip(req *http.Request) (*http.Response, error) {
+	which := req.URL.Scheme + " " + req.URL.Path
+	select {
+	case <-time.After(s.pauses[req.URL.Scheme]):
+	case <-req.Context().Done():
+		return nil, context.Cause(req.Context())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch status := s.answers[which]; status {
+	case 0:
+		return nil, errors.New("no answer by " + which)
+	case 1:
+		return nil, http.ErrSchemeMismatch
+	default:
+		s.requests = append(s.requests, fmt.Sprint(req.Method, " ", which, " ", status))
+		return &http.Response{StatusCode: status, Body: http.NoBody, Request: req, Header: http.Header{}}, nil
+	}
+}
+
+// If two servers answer, with and without TLS, the first answer says which one is the registry only
+// if it is a registry's. Requests that change something are sent to one of them only.
+func TestFirstRequestToTwoServers(t *testing.T) {
+	const page, blob = "/v2/", "/v2/a/blobs/x"
+	for what, test := range map[string]struct {
+		method  string
+		slow    time.Duration // with TLS
+		answers map[string]int
+		want    string // the last response, and the request after it
+	}{
+		"a slow registry, and a redirect to it": {http.MethodGet, 2 * secureTime, map[string]int{
+			"https " + page: 200, "https " + blob: 200, "http " + page: 301, "http " + blob: 301},
+			"GET https /v2/a/blobs/x 200, GET https /v2/a/blobs/x 200"},
+		"another server has TLS": {http.MethodGet, 0, map[string]int{
+			"https " + page: 404, "https " + blob: 404, "http " + page: 200, "http " + blob: 200},
+			"GET http /v2/a/blobs/x 200, GET http /v2/a/blobs/x 200"},
+		"no TLS on this port": {http.MethodGet, 0, map[string]int{
+			"https " + page: 1, "https " + blob: 1, "http " + page: 200, "http " + blob: 400},
+			"GET http /v2/a/blobs/x 400, GET http /v2/a/blobs/x 400"},
+		"a change": {http.MethodDelete, 0, map[string]int{
+			"https " + page: 200, "https " + blob: 202, "http " + page: 200, "http " + blob: 202},
+			"DELETE https /v2/a/blobs/x 202, DELETE https /v2/a/blobs/x 202"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				registry, err := name.NewRegistry("registry.test", name.Insecure)
+				if err != nil {
+					t.Fatal(err)
+				}
+				to := &servers{pauses: map[string]time.Duration{"https": test.slow}, answers: test.answers}
+				s := &Session{registry: registry, next: to, plainHTTP: true}
+				for range 2 {
+					req, err := http.NewRequestWithContext(t.Context(), test.method, "https://registry.test"+blob,
+						http.NoBody)
+					if err != nil {
+						t.Fatal(err)
+					}
+					res, err := s.RoundTrip(req)
+					if err != nil {
+						t.Fatal(err)
+					}
+					_ = res.Body.Close() // empty
+				}
+				time.Sleep(time.Minute) // the library has timers
+				to.mu.Lock()
+				defer to.mu.Unlock()
+				last := to.requests[max(0, len(to.requests)-2):]
+				if got := strings.Join(last, ", "); got != test.want {
+					t.Errorf("got %s, want %s; all: %s", got, test.want, strings.Join(to.requests, ", "))
+				}
+				if n := strings.Count(strings.Join(to.requests, ", "), http.MethodDelete); n > 2 {
+					t.Errorf("%d changes: %s", n, strings.Join(to.requests, ", "))
+				}
+			})
+		})
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -29,9 +30,10 @@ const (
 	renewBefore = 0.2
 )
 
-// Session sends requests to a registry as a user of it. It logs in before the first request. It
-// adds the credentials only to requests to the registry itself: other hosts, to which the registry
-// redirects, get none. It is safe for concurrent use.
+// Session sends requests to a registry as a user of it. It logs in before the first request, or,
+// without credentials, when the registry wants that. It adds the credentials only to requests to
+// the registry itself: other hosts, to which the registry redirects, get none. It is safe for
+// concurrent use.
 type Session struct {
 	registry   name.Registry
 	scope      string   // empty: no token is asked for
@@ -65,7 +67,7 @@ func (s *Session) RoundTrip(req *http.Request) (*http.Response, error) {
 		return s.next.RoundTrip(req)
 	}
 	var challenge *transport.Challenge
-	if s.mayBeOpen() && req.Body == nil {
+	if isRead := req.Method == http.MethodGet || req.Method == http.MethodHead; isRead && s.mayBeOpen() {
 		res, asks, err := s.first(req)
 		if err != nil {
 			return nil, s.loginError(err)
@@ -161,15 +163,16 @@ func (s *Session) mayBeOpen() bool {
 	return s.login == nil && s.now == nil
 }
 
-// first sends a session's first request, without a login. So a registry that wants none is not
-// asked how to log in, and a pull waits for one RTT less. If the registry wants a login, first
-// returns how, and no response.
+// first sends a session's first request, which reads something, without a login. So a registry that
+// wants none is not asked how to log in, and a pull waits for one RTT less. first returns no
+// response if the registry wants a login, and says how, or if the response does not show which of
+// two servers, with and without TLS, is the registry. Then the registry was asked.
 func (s *Session) first(req *http.Request) (*http.Response, *transport.Challenge, error) {
+	var isPlain atomic.Bool // the server has no TLS
 	res, stop, err := byScheme(req.Context(), s.registry, func(ctx context.Context, by string) (*http.Response, error) {
 		res, err := s.next.RoundTrip((&grant{scheme: by}).authorize(req.WithContext(ctx)))
-		if err == nil && by == "http" && res.StatusCode == http.StatusBadRequest {
-			_ = res.Body.Close() // a server with TLS answers so
-			err = fmt.Errorf("GET %s: %s", req.URL.Path, res.Status)
+		if errors.Is(err, http.ErrSchemeMismatch) {
+			isPlain.Store(true)
 		}
 		return res, err
 	})
@@ -177,12 +180,16 @@ func (s *Session) first(req *http.Request) (*http.Response, *transport.Challenge
 		stop()
 		return nil, nil, err
 	}
-	switch res.StatusCode {
-	case http.StatusUnauthorized:
+	scheme := res.Request.URL.Scheme
+	isCertain := s.registry.Scheme() == "https" || scheme == "http" && isPlain.Load()
+	switch status := res.StatusCode; {
+	case status == http.StatusUnauthorized:
 		challenge, err := challengeOf(req.Context(), s.registry, res)
 		stop()
 		return nil, challenge, err
-	case http.StatusForbidden: // some registries want a login, and say only here how
+	// Some registries want a login, and say only when asked how.
+	case status == http.StatusForbidden,
+		!isCertain && status != http.StatusOK && status != http.StatusPartialContent:
 		_ = res.Body.Close() // not read
 		stop()
 		challenge, err := ping(req.Context(), s.registry, s.next)
@@ -190,7 +197,7 @@ func (s *Session) first(req *http.Request) (*http.Response, *transport.Challenge
 	}
 	s.mu.Lock()
 	if s.now == nil {
-		s.now = &grant{scheme: res.Request.URL.Scheme, until: time.Now().Add(longestLife)}
+		s.now = &grant{scheme: scheme, until: time.Now().Add(longestLife)}
 	}
 	s.mu.Unlock()
 	res.Body = &stopped{res.Body, stop}

@@ -31,7 +31,7 @@ type Image struct {
 	Metadata *erofs.Image
 	Extents  *index.Map
 	// Chunk returns the plain bytes of the chunk of an extent, by the extent's number in Extents.
-	// Recordings does not change them.
+	// The caller may keep them.
 	Chunk  func(ctx context.Context, extent int64, ref chunk.Ref) ([]byte, error)
 	Config Config
 }

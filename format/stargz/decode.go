@@ -2,6 +2,7 @@ package stargz
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -93,10 +94,12 @@ type inArchive struct {
 // decodeText reads the JSON: one object with a version and a list of rows, and nothing behind it.
 func decodeText(ctx context.Context, t Table, text io.Reader) (*Layer, error) {
 	in := &rowReader{ctx: ctx, r: text}
-	dec := jsontext.NewDecoder(in, jsontext.AllowInvalidUTF8(true)) // checkName finds it
+	// checkName finds invalid UTF-8. To refuse duplicates, the decoder would keep all names of an
+	// object in memory.
+	dec := jsontext.NewDecoder(in, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
 	in.offset = dec.InputOffset
 	b := newBuilder(t)
-	version := int64(0)
+	version, seen := int64(0), false
 	err := readFields(dec, func(key []byte) (err error) {
 		in.allow()
 		what := string(key)
@@ -104,9 +107,13 @@ func decodeText(ctx context.Context, t Table, text io.Reader) (*Layer, error) {
 		case "version":
 			err = readNumber(dec, &version)
 		case "entries":
+			if seen {
+				return errors.New("two lists of entries")
+			}
+			seen = true
 			err = decodeRows(dec, in, b)
 		default:
-			err = dec.SkipValue()
+			err = skip(dec, key)
 		}
 		if err != nil {
 			return fmt.Errorf("read %q: %w", shorten(what), noEOF(err))
@@ -137,7 +144,7 @@ func decodeRows(dec *jsontext.Decoder, in *rowReader, b *builder) error {
 	case token.Kind() == jsontext.KindNull:
 		return nil // as containers/storage writes an empty layer
 	case token.Kind() != jsontext.KindBeginArray:
-		return fmt.Errorf("got %v, want [", token)
+		return fmt.Errorf("got %s, want [", shorten(token.String()))
 	}
 	for n := 0; dec.PeekKind() != jsontext.KindEndArray; n++ {
 		in.allow()
@@ -163,7 +170,7 @@ func readFields(dec *jsontext.Decoder, read func(key []byte) error) error {
 	case token.Kind() == jsontext.KindNull:
 		return nil
 	case token.Kind() != jsontext.KindBeginObject:
-		return fmt.Errorf("got %v, want {", token)
+		return fmt.Errorf("got %s, want {", shorten(token.String()))
 	}
 	for dec.PeekKind() != jsontext.KindEndObject {
 		key, err := dec.ReadValue()
@@ -176,6 +183,14 @@ func readFields(dec *jsontext.Decoder, read func(key []byte) error) error {
 	}
 	_, err := dec.ReadToken()
 	return err
+}
+
+// skip skips the value of an unknown key. A key with an escape may be one that others know.
+func skip(dec *jsontext.Decoder, key []byte) error {
+	if bytes.IndexByte(key, '\\') >= 0 {
+		return fmt.Errorf("the key %s is escaped", shorten(string(key)))
+	}
+	return dec.SkipValue()
 }
 
 // readNumber reads an integer, or null, which changes nothing.

@@ -1,11 +1,9 @@
 package stargz
 
 import (
-	"encoding/base64"
-	"github.com/go-json-experiment/json/jsontext"
-
 	"archive/tar"
 	"cmp"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math"
@@ -13,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"lighter/format/tree"
 )
@@ -102,7 +102,7 @@ func (r *row) decode(dec *jsontext.Decoder) error {
 		case "chunkType":
 			return readText(dec, &r.ChunkType)
 		}
-		return dec.SkipValue()
+		return skip(dec, key)
 	})
 }
 

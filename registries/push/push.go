@@ -101,7 +101,9 @@ func (d *Destination) Manifest(ctx context.Context, m ocispec.Descriptor, b []by
 	ref := d.ref.Context().Digest(m.Digest.String())
 	err := d.put(ctx, ref, m, b)
 	var failed *transport.Error
-	if errors.As(err, &failed) && failed.StatusCode >= 400 && failed.StatusCode < 500 {
+	isRefused := errors.As(err, &failed) &&
+		(failed.StatusCode == http.StatusBadRequest || failed.StatusCode == http.StatusNotFound)
+	if isRefused {
 		if pruned, pruneErr := d.prune(ctx, b); pruneErr != nil {
 			err = errors.Join(err, pruneErr)
 		} else if pruned {
@@ -111,6 +113,9 @@ func (d *Destination) Manifest(ctx context.Context, m ocispec.Descriptor, b []by
 	return err
 }
 
+// maxPruned bounds the entries of a list that prune looks for in the registry.
+const maxPruned = 64
+
 // prune takes out of the list of what refers to a manifest's subject what the registry has lost. It
 // reports whether there was something.
 func (d *Destination) prune(ctx context.Context, manifest []byte) (pruned bool, err error) {
@@ -118,7 +123,15 @@ func (d *Destination) prune(ctx context.Context, manifest []byte) (pruned bool, 
 	if err := json.Unmarshal(manifest, &of); err != nil || of.Subject == nil {
 		return false, err
 	}
+	looks := 0
 	return d.unlist(ctx, of.Subject.Digest, func(one ocispec.Descriptor) (bool, error) {
+		// The library's requests accept these media types.
+		if one.MediaType != ocispec.MediaTypeImageManifest && one.MediaType != ocispec.MediaTypeImageIndex {
+			return false, nil
+		}
+		if looks++; looks > maxPruned {
+			return false, nil
+		}
 		_, err := remote.Head(d.ref.Context().Digest(one.Digest.String()), d.with(ctx)...)
 		var failed *transport.Error
 		if errors.As(err, &failed) && failed.StatusCode == http.StatusNotFound {

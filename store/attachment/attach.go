@@ -5,8 +5,10 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"lighter/format/attached"
 	"lighter/format/chunk"
@@ -63,8 +65,10 @@ func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) 
 	if err != nil {
 		return r, err
 	}
-	if errors.Is(refused, chunk.ErrNotFound) { // of a list that was copied without what it names
-		r.Lost = strings.Split(refused.Error(), "\n")
+	for _, one := range eachOf(refused) {
+		if errors.Is(one, chunk.ErrNotFound) { // of a list that was copied without what it names
+			r.Lost = append(r.Lost, one.Error())
+		}
 	}
 	var old []Found // of this key
 	for _, f := range others {
@@ -79,9 +83,10 @@ func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) 
 		if err != nil {
 			return r, err
 		}
-		if isWhole = lost == nil; !isWhole {
-			r.Lost = append(r.Lost, strings.Split(lost.Error(), "\n")...)
+		for _, one := range eachOf(lost) {
+			r.Lost = append(r.Lost, one.Error())
 		}
+		isWhole = lost == nil
 	}
 	if isWhole && len(o.Recordings) == 0 && old[0].Contents.Format == index.Format {
 		r.fill(&Made{Contents: *old[0].Contents}, "unchanged", old[0].Artifact.Digest.String())
@@ -167,16 +172,38 @@ func (p Place) find(ctx context.Context, im *Image, trust Trust) (all []Found, r
 // lostOf returns an error that says which blobs of an index its registry does not have any more, or
 // nil. err says that the registry could not be asked.
 func lostOf(ctx context.Context, f Found) (lost, err error) {
-	for _, d := range f.Contents.Blobs() {
-		err := f.In.Range(ctx, d, 0, 1, func(store.Answer) error { return nil })
-		switch {
-		case errors.Is(err, chunk.ErrNotFound):
-			lost = errors.Join(lost, fmt.Errorf("artifact %s: %w", f.Artifact.Digest, err))
-		case err != nil && !errors.Is(err, repository.ErrNoRanges):
-			return nil, err
-		}
+	blobs := f.Contents.Blobs()
+	missing := make([]error, len(blobs))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(looksAtOnce)
+	for i, d := range blobs {
+		group.Go(func() error {
+			err := f.In.Range(ctx, d, 0, 1, func(store.Answer) error { return nil })
+			switch {
+			case errors.Is(err, chunk.ErrNotFound):
+				missing[i] = fmt.Errorf("artifact %s: %w", f.Artifact.Digest, err)
+			case err != nil && !errors.Is(err, repository.ErrNoRanges):
+				return err
+			}
+			return nil
+		})
 	}
-	return lost, nil
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return errors.Join(missing...), nil
+}
+
+// eachOf returns the errors that errors.Join has joined.
+func eachOf(err error) (all []error) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return slices.DeleteFunc([]error{err}, func(err error) bool { return err == nil })
+	}
+	for _, one := range joined.Unwrap() {
+		all = append(all, eachOf(one)...)
+	}
+	return all
 }
 
 // target returns the place, for pushing the index of an image.

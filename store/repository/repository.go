@@ -166,7 +166,7 @@ func (r *Repository) check(ctx context.Context, manifest digest.Digest) error {
 	}
 	defer a.Body.Close()
 	switch {
-	case a.isTarget, a.StatusCode == http.StatusMethodNotAllowed,
+	case a.isTarget, a.StatusCode == http.StatusMethodNotAllowed, a.StatusCode == http.StatusNotImplemented,
 		a.StatusCode == http.StatusOK && a.Header.Get("Docker-Content-Digest") != manifest.String():
 		_, err := r.fetchManifest(ctx, manifest.String())
 		return err

@@ -80,6 +80,9 @@ const (
 	// maxPrepared is how many uncompressed bytes of programs that may run are fetched before the
 	// last step of preparing them.
 	maxPrepared = 8 << 20
+	// maxSpent bounds the time in which a device's guesses are computed. A single guess has a
+	// quarter of it.
+	maxSpent = time.Second
 	// guessTime bounds the time of a start's guesses, and of their requests. Later they are of no
 	// use.
 	guessTime = 30 * time.Second

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -25,7 +26,9 @@ import (
 // A guess needs the contents of programs and scripts, and each of them may name further ones. So
 // guesses repeats the guess: each time it fetches together all that the last guess missed, until
 // the guess misses nothing. If the RTT is long, it does so for all programs as soon as a start
-// begins, but requests the rest of what they read only when one of them runs.
+// begins, but requests the rest of what they read only when one of them runs. Python packages are
+// guessed only then: the guess of a large one takes a second of processor time, for thousands of
+// modules.
 type guesses struct {
 	device    *device.Device
 	source    Source
@@ -47,6 +50,7 @@ type guesses struct {
 	waiting atomic.Pointer[[]guess.Start] // for a read of their triggers; it is replaced as a whole
 
 	prepared atomic.Int64 // bytes that were fetched by prepare
+	spent    atomic.Int64 // nanoseconds in which guess ran
 }
 
 var _ device.Observer = (*guesses)(nil)
@@ -168,7 +172,7 @@ func (g *guesses) prepare(of *guess.Image, s guess.Start) {
 	ctx, cancel := context.WithTimeout(g.ctx, guessTime)
 	defer cancel()
 	for range maxGuesses {
-		if g.blocked() != nil || g.prepared.Load() > maxPrepared {
+		if g.blocked() != nil || g.prepared.Load() > maxPrepared || g.spent.Load() > int64(maxSpent) {
 			return
 		}
 		missing, _ := g.guess(ctx, of, s)
@@ -194,7 +198,7 @@ func (g *guesses) start(of *guess.Image, s guess.Start) {
 	ctx, cancel := context.WithTimeout(g.ctx, guessTime)
 	defer cancel()
 	for range maxGuesses {
-		if g.blocked() != nil {
+		if g.blocked() != nil || g.spent.Load() > int64(maxSpent) {
 			return
 		}
 		missing, recording := g.guess(ctx, of, s)
@@ -207,14 +211,20 @@ func (g *guesses) start(of *guess.Image, s guess.Start) {
 			break
 		}
 	}
-	packages, _ := of.Packages(ctx, s)
-	g.wait(packages)
+	if g.isFar(s) {
+		packages, _ := of.Packages(ctx, s) // the error is that of ctx
+		g.wait(packages)
+	}
 }
 
 // guess returns a recording of a probable start, and the chunks that it has missed.
 func (g *guesses) guess(ctx context.Context, of *guess.Image, s guess.Start) (
 	missing []missed, found trace.Recording,
 ) {
+	began := time.Now()
+	defer func() { g.spent.Add(int64(time.Since(began))) }()
+	ctx, cancel := context.WithTimeout(ctx, maxSpent/4)
+	defer cancel()
 	seen := map[chunk.ID]bool{}
 	of.Chunk = func(_ context.Context, extent int64, ref chunk.Ref) ([]byte, error) {
 		plain := make([]byte, ref.Length)
@@ -228,7 +238,7 @@ func (g *guesses) guess(ctx context.Context, of *guess.Image, s guess.Start) (
 		}
 		return nil, errMissing
 	}
-	found, _ = of.Recording(ctx, s) // the error is that of ctx
+	found, _ = of.Recording(ctx, s) // the error is that of ctx: then a part was guessed
 	return missing, found
 }
 

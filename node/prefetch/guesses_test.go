@@ -161,6 +161,17 @@ func TestPreparedGuesses(t *testing.T) {
 	}
 }
 
+// Guesses that have taken long are not repeated.
+func TestGuessesTakeLittleTime(t *testing.T) {
+	d, s, names := scripted(t, 3, Options{Limit: plenty, Config: startsWith("/script0")})
+	d.guesses.spent.Store(int64(maxSpent) + 1)
+	d.Begin()
+	d.guesses.work.Wait()
+	if got := s.names(t, names); got != "" {
+		t.Errorf("requested %q, want nothing", got)
+	}
+}
+
 // Startup packs go before a guess, and make it unnecessary.
 func TestNoGuessWithStartupPacks(t *testing.T) {
 	d, s, _ := scripted(t, 3, Options{Limit: plenty, Config: startsWith("/script0")})

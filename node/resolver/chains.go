@@ -100,7 +100,9 @@ func (c *Chains) Drop(chain string) {
 func (c *Chains) dropLater(chain string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.states[chain].holders--
+	if s := c.states[chain]; s != nil && s.holders > 0 { // a Drop without a Hold has taken it, as in Drop
+		s.holders--
+	}
 	time.AfterFunc(answerTTL, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()

@@ -44,12 +44,12 @@ func (n *neighbours) forget() {
 func (n *neighbours) Observe(r device.Read) {
 	n.file.use(r)
 	n.other.use(r)
-	if r.Missing < 0 || n.isOff {
+	if r.Missing < 0 || n.isOff || n.startup.isRunning() || n.busy.Load() {
 		return
 	}
 	own, _ := n.device.Unit(r.Missing) // not requested here, because the reader requests it
 	perRTT := n.source.BytesPerRTT(own)
-	if perRTT == 0 || n.startup.isRunning() || !n.busy.CompareAndSwap(false, true) {
+	if perRTT == 0 || !n.busy.CompareAndSwap(false, true) {
 		return
 	}
 	n.work.Go(func() {

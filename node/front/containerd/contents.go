@@ -12,7 +12,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 // contentTime bounds the time for a blob of containerd's content store.
@@ -29,9 +28,9 @@ type Contents struct {
 // OpenContents returns the contents of the containerd that listens on a Unix socket. It does not
 // connect yet.
 func OpenContents(socket string) (*Contents, error) {
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := dial(socket)
 	if err != nil {
-		return nil, fmt.Errorf("connect to containerd at %s: %w", socket, err)
+		return nil, err
 	}
 	return &Contents{socket, conn, contentproxy.NewContentStore(conn)}, nil
 }

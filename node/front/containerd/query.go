@@ -18,11 +18,21 @@ type Info struct {
 	Snapshotters map[string]string // by name: why it cannot be used, or "" if it can
 }
 
-// Query asks the containerd that listens on a Unix socket for its version and snapshotters.
-func Query(ctx context.Context, socket string) (Info, error) {
+// dial returns a connection to the containerd that listens on a Unix socket. It does not connect
+// yet.
+func dial(socket string) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return Info{}, fmt.Errorf("connect to containerd at %s: %w", socket, err)
+		return nil, fmt.Errorf("connect to containerd at %s: %w", socket, err)
+	}
+	return conn, nil
+}
+
+// Query asks the containerd that listens on a Unix socket for its version and snapshotters.
+func Query(ctx context.Context, socket string) (Info, error) {
+	conn, err := dial(socket)
+	if err != nil {
+		return Info{}, err
 	}
 	defer conn.Close()
 	answer, err := version.NewVersionClient(conn).Version(ctx, &emptypb.Empty{})

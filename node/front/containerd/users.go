@@ -11,8 +11,6 @@ import (
 
 	"github.com/containerd/containerd/api/services/containers/v1"
 	"github.com/containerd/containerd/api/services/namespaces/v1"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 )
 
@@ -40,9 +38,9 @@ const (
 // Users returns the containers, also stopped ones, whose roots are snapshots of a snapshotter, lazy
 // or not. Without the snapshotter, containerd could not remove them.
 func Users(ctx context.Context, socket, snapshotter string) ([]User, error) {
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := dial(socket)
 	if err != nil {
-		return nil, fmt.Errorf("connect to containerd at %s: %w", socket, err)
+		return nil, err
 	}
 	defer conn.Close()
 	all, err := namespaces.NewNamespacesClient(conn).List(ctx, &namespaces.ListNamespacesRequest{})

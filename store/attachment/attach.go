@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -196,9 +195,12 @@ func lostOf(ctx context.Context, f Found) (lost, err error) {
 
 // eachOf returns the errors that errors.Join has joined.
 func eachOf(err error) (all []error) {
+	if err == nil {
+		return nil
+	}
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
-		return slices.DeleteFunc([]error{err}, func(err error) bool { return err == nil })
+		return []error{err}
 	}
 	for _, one := range joined.Unwrap() {
 		all = append(all, eachOf(one)...)

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -178,7 +179,7 @@ func TestFirstRequestToTwoServers(t *testing.T) {
 		method  string
 		slow    time.Duration // with TLS
 		answers map[string]int
-		want    string // the last response, and the request after it
+		want    string // the last two requests for the blob
 	}{
 		"a slow registry, and a redirect to it": {http.MethodGet, 2 * secureTime, map[string]int{
 			"https " + page: 200, "https " + blob: 200, "http " + page: 301, "http " + blob: 301},
@@ -216,7 +217,11 @@ func TestFirstRequestToTwoServers(t *testing.T) {
 				time.Sleep(time.Minute) // the library has timers
 				to.mu.Lock()
 				defer to.mu.Unlock()
-				last := to.requests[max(0, len(to.requests)-2):]
+				// A question for the page may still be under way at the end.
+				blobs := slices.DeleteFunc(slices.Clone(to.requests), func(r string) bool {
+					return !strings.Contains(r, blob)
+				})
+				last := blobs[max(0, len(blobs)-2):]
 				if got := strings.Join(last, ", "); got != test.want {
 					t.Errorf("got %s, want %s; all: %s", got, test.want, strings.Join(to.requests, ", "))
 				}

@@ -20,6 +20,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"sync"
 	"sync/atomic"
 
 	"lighter/format/chunk"
@@ -176,28 +178,48 @@ func (u *Unit) checkPlain() error {
 	return nil
 }
 
-// Batch has the chunks of a decoded unit. They are verified when they are read. It is safe for
-// concurrent use.
+// Batch has the chunks of a unit. They are verified when they are read. It is safe for concurrent
+// use.
 type Batch struct {
 	unit     *Unit
-	key      Key      // of a unit with a seal
-	plain    [][]byte // of each chunk, not yet verified
+	key      Key // of a unit with a seal
+	parts    []part
 	memory   int64
 	verified []atomic.Bool
 }
 
-// Decode decodes the stored bytes of the unit. It allocates at most MaxPlain bytes and what the
-// decoder of its codec needs. It does not keep stored. The error is a *chunk.InvalidError if the
-// bytes are not those of the unit.
+// part is a part of a unit: chunks that are decoded together.
+type part struct {
+	first int                    // the number of its first chunk
+	plain func() ([]byte, error) // decodes it, at the first call
+}
+
+// Decode decodes the stored bytes of the unit. A unit of several parts is decoded part by part,
+// when the batch is read, and the batch keeps stored. In all, at most MaxPlain bytes are allocated,
+// and what the decoder of the codec needs. The error is a *chunk.InvalidError if the bytes are not
+// those of the unit. If one of several parts has wrong bytes, only its chunks return such an error.
 func (u *Unit) Decode(stored []byte) (*Batch, error) {
-	b := &Batch{unit: u, plain: make([][]byte, len(u.Chunks)), verified: make([]atomic.Bool, len(u.Chunks))}
-	if err := b.decode(stored); err != nil {
-		return nil, &chunk.InvalidError{What: fmt.Sprintf("unit at %d", u.Offset), Err: err}
+	b := &Batch{unit: u, verified: make([]atomic.Bool, len(u.Chunks))}
+	err := b.divide(stored)
+	switch {
+	case err != nil:
+	case len(b.parts) == 1:
+		_, err = b.parts[0].plain()
+	default:
+		b.memory += int64(cap(stored))
+	}
+	if err != nil {
+		return nil, u.invalid(err)
 	}
 	return b, nil
 }
 
-func (b *Batch) decode(stored []byte) error {
+func (u *Unit) invalid(err error) error {
+	return &chunk.InvalidError{What: fmt.Sprintf("unit at %d", u.Offset), Err: err}
+}
+
+// divide divides the stored bytes of the unit into its parts.
+func (b *Batch) divide(stored []byte) error {
 	u := b.unit
 	if err := u.check(math.MaxInt64); err != nil {
 		return err
@@ -216,20 +238,20 @@ func (b *Batch) decode(stored []byte) error {
 		if end < len(u.Chunks) {
 			to = int64(u.Chunks[end].Begin)
 		}
-		plain, err := u.plain(stored[u.Chunks[first].Begin:to], n)
-		if err == nil && u.Seal == SealedPlain && chunk.Sum(plain) != u.Digest {
-			err = fmt.Errorf("its plain bytes have the digest %s", chunk.Sum(plain).Short())
-		}
-		if err != nil {
-			return err
-		}
-		b.memory += int64(cap(plain))
-		for i := first; i < end; i++ {
-			from, to := u.Chunks[i].Offset, u.Chunks[i].end()
-			b.plain[i] = plain[from:to:to]
-		}
+		own := stored[u.Chunks[first].Begin:to]
+		b.parts = append(b.parts, part{first, sync.OnceValues(func() ([]byte, error) { return u.open(own, n) })})
+		b.memory += n
 		return nil
 	})
+}
+
+// open decodes the first n plain bytes of a part, and compares them with the seal.
+func (u *Unit) open(stored []byte, n int64) ([]byte, error) {
+	plain, err := u.plain(stored, n)
+	if err == nil && u.Seal == SealedPlain && chunk.Sum(plain) != u.Digest {
+		err = fmt.Errorf("its plain bytes have the digest %s", chunk.Sum(plain).Short())
+	}
+	return plain, err
 }
 
 // plain decodes the first n plain bytes.
@@ -257,8 +279,9 @@ func (b *Batch) Ref(i int) chunk.Ref {
 
 // Memory returns the bytes of memory that the batch takes.
 func (b *Batch) Memory() int64 {
-	const perChunk = chunk.Size + 3*4 + 3*8 + 4
-	return b.memory + int64(len(b.unit.Window)+len(b.unit.Chunks)*perChunk)
+	const perChunk = chunk.Size + 3*4 + 4
+	const perPart = 128
+	return b.memory + int64(len(b.unit.Window)+len(b.unit.Chunks)*perChunk+len(b.parts)*perPart)
 }
 
 // Lookup returns the chunk with that ID, as Chunk does. The error wraps chunk.ErrNotFound if the
@@ -275,7 +298,16 @@ func (b *Batch) Lookup(id chunk.ID) ([]byte, error) {
 // Chunk returns the plain bytes of chunk i, or a *chunk.InvalidError if they do not match its ID.
 // The bytes belong to the batch and must not be changed.
 func (b *Batch) Chunk(i int) ([]byte, error) {
-	c, plain := &b.unit.Chunks[i], b.plain[i]
+	c := &b.unit.Chunks[i]
+	in, found := slices.BinarySearchFunc(b.parts, i, func(p part, i int) int { return cmp.Compare(p.first, i) })
+	if !found {
+		in-- // the part that begins before the chunk
+	}
+	all, err := b.parts[in].plain()
+	if err != nil {
+		return nil, b.unit.invalid(err)
+	}
+	plain := all[c.Offset:c.end():c.end()]
 	if b.verified[i].Load() {
 		return plain, nil
 	}

@@ -265,12 +265,41 @@ func TestManyParts(t *testing.T) {
 	u.Stored = int64(len(stored))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if _, err := u.Decode(stored); err != nil {
+	batch, err := u.Decode(stored)
+	if err != nil {
 		t.Fatal(err)
+	}
+	for range 2 {
+		for i := range u.Chunks {
+			if _, err := batch.Chunk(i); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	runtime.ReadMemStats(&after)
 	if got := after.TotalAlloc - before.TotalAlloc; got > 16<<20 {
 		t.Errorf("decoding 1 MB of plain bytes allocates %d bytes", got)
+	}
+}
+
+// A part with wrong bytes does not affect the chunks of other parts.
+func TestDamagedPart(t *testing.T) {
+	first, second := gzipped(t, "first"), gzipped(t, "second")
+	damaged := bytes.Clone(second)
+	damaged[12] ^= 1
+	u := Unit{Stored: int64(len(first) + len(second)), Codec: Gzip,
+		Chunks: []Chunk{chunkAt("first", 0, 0), chunkAt("second", len(first), 0)}}
+	batch, err := u.Decode(append(first, damaged...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plain, err := batch.Lookup(u.Chunks[0].ID); err != nil || string(plain) != "first" {
+		t.Errorf("the good part: %q, %v", plain, err)
+	}
+	for range 2 {
+		if _, err := batch.Lookup(u.Chunks[1].ID); !errors.As(err, new(*chunk.InvalidError)) {
+			t.Errorf("the damaged part: %v, want an InvalidError", err)
+		}
 	}
 }
 

@@ -123,7 +123,11 @@ func (b *builder) isHole(id chunk.ID, length int64) bool {
 // chunkID returns the digest of a row's chunk. isWhole says that the chunk is the whole file.
 func (f *file) chunkID(r *row, isWhole bool) (chunk.ID, error) {
 	id := chunk.ID{}
-	if r.ChunkDigest != "" {
+	switch r.ChunkDigest {
+	case "":
+	case r.Digest:
+		id = f.digest
+	default:
 		var err error
 		if id, err = parseDigest(r.ChunkDigest); err != nil {
 			return chunk.ID{}, fmt.Errorf("chunk: %w", err)

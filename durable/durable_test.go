@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -71,7 +72,7 @@ func TestPublishFile(t *testing.T) {
 	}
 }
 
-func TestMkdirAllAndSyncTree(t *testing.T) {
+func TestMkdirAllAndSync(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a", "b", "c")
 	for range 2 {
@@ -88,11 +89,13 @@ func TestMkdirAllAndSyncTree(t *testing.T) {
 	if err := MkdirAll(filepath.Join(path, "file", "d")); err == nil {
 		t.Error("make a directory below a file: want an error")
 	}
-	if err := SyncTree(dir); err != nil {
-		t.Error(err)
-	}
-	if err := SyncTree(filepath.Join(dir, "none")); err == nil {
-		t.Error("sync a directory that does not exist: want an error")
+	for _, sync := range []func(string) error{SyncTree, SyncFiles} {
+		if err := errors.Join(sync(dir), sync(path)); err != nil {
+			t.Error(err)
+		}
+		if err := sync(filepath.Join(dir, "none")); err == nil {
+			t.Error("sync a directory that does not exist: want an error")
+		}
 	}
 }
 

@@ -52,7 +52,7 @@ func writtenTree(t *testing.T, dir string, layers ...*layer.Layer) (id chunk.ID,
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := write(dir, merged, layers)
+	m, err := write(dir, merged, layers, func() error { return writeTables(dir, layers) })
 	if err != nil {
 		t.Fatal(err)
 	}

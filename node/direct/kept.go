@@ -269,7 +269,7 @@ func (k *kept) publish(tree chunk.ID, fresh string, im image, replaces func(old 
 	if err := durable.Discard(k.path(tree, ""), k.removing(tree)); err != nil { // one that cannot be read
 		return err
 	}
-	if err := durable.SyncTree(fresh); err != nil {
+	if err := durable.SyncFiles(fresh); err != nil {
 		return err
 	}
 	if err := durable.Publish(fresh, k.path(tree, "")); err != nil {

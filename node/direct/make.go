@@ -201,11 +201,13 @@ func (m *Images) lay(ctx context.Context, im *read, dir string, mapped []*mapped
 		layers = append(layers, l.Layer)
 		sources = append(sources, audit.Sum(l.Source()))
 	}
+	written := begin(func() error { return writeTables(dir, layers) })
 	merged, err := tree.Apply(ctx, sources, limits)
 	if err != nil {
+		_ = written() // they are of no use
 		return made{}, notDirect{fmt.Errorf("merge the layers of manifest %s: %w", im.digest, err)}
 	}
-	done, err := write(dir, merged, layers)
+	done, err := write(dir, merged, layers, written)
 	if err != nil {
 		return made{}, fmt.Errorf("make the index of manifest %s: %w", im.digest, err)
 	}
@@ -215,23 +217,29 @@ func (m *Images) lay(ctx context.Context, im *read, dir string, mapped []*mapped
 	return done, nil
 }
 
-// write writes a tree's index and locations, and its layers' tables, to a directory. A chunk that
-// several layers have is read from the lowest one.
-func write(dir string, merged *tree.Tree, layers []*layer.Layer) (m made, err error) {
+// writeTables writes the layers' tables to a directory.
+func writeTables(dir string, layers []*layer.Layer) error {
 	for i, l := range layers {
 		err := create(tablePath(dir, i), func(w io.Writer) error {
 			_, err := l.Table.WriteTo(w)
 			return err
 		})
 		if err != nil {
-			return m, err
+			return err
 		}
 	}
+	return nil
+}
+
+// write writes a tree's index and locations to the directory of its layers' tables. A chunk that
+// several layers have is read from the lowest one. tables waits until the tables are written.
+func write(dir string, merged *tree.Tree, layers []*layer.Layer, tables func() error) (m made, err error) {
 	var made *index.Made
-	if err := createFile(filepath.Join(dir, "index"), func(file *os.File) (err error) {
+	err = createFile(filepath.Join(dir, "index"), func(file *os.File) (err error) {
 		made, err = index.MakeAt(merged, file)
 		return err
-	}); err != nil {
+	})
+	if err = errors.Join(err, tables()); err != nil {
 		return m, err
 	}
 	var places []layer.Places
@@ -256,7 +264,7 @@ func write(dir string, merged *tree.Tree, layers []*layer.Layer) (m made, err er
 // tablePath returns the file of a layer's table.
 func tablePath(dir string, layer int) string { return filepath.Join(dir, strconv.Itoa(layer)) }
 
-// create writes a new file, through a buffer, and syncs it.
+// create writes a new file, through a buffer. It is synced when it is published.
 func create(path string, fill func(w io.Writer) error) error {
 	return createFile(path, func(file *os.File) error {
 		w := bufio.NewWriterSize(file, 1<<20)
@@ -268,14 +276,10 @@ func create(path string, fill func(w io.Writer) error) error {
 	})
 }
 
-// createFile writes a new file, and syncs it.
 func createFile(path string, fill func(file *os.File) error) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	if err = fill(file); err == nil {
-		err = file.Sync()
-	}
-	return errors.Join(err, file.Close())
+	return errors.Join(fill(file), file.Close())
 }

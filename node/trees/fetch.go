@@ -79,6 +79,9 @@ func (s *Store) download(ctx context.Context, tree chunk.ID, replace bool, begun
 	fresh, err := os.MkdirTemp(Dir(s.root), newPrefix+tree.String()+"-")
 	if err == nil {
 		if err = s.fetchParts(ctx, tree, fresh, begun); err == nil {
+			err = durable.SyncFiles(fresh)
+		}
+		if err == nil {
 			err = s.publish(ctx, tree, replace, fresh)
 		}
 		if err != nil {

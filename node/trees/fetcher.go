@@ -28,7 +28,7 @@ type Source interface {
 	Locations(ctx context.Context, tree, have chunk.ID, take func(plain io.Reader) error) error
 }
 
-// fetcher fetches indexes and locations from a source to files, verified and synced.
+// fetcher fetches indexes and locations from a source to files, verified, and not yet synced.
 type fetcher struct {
 	source Source
 	log    *slog.Logger
@@ -89,8 +89,8 @@ func (f fetcher) fetchIndex(
 			return err
 		}
 		setOnce()
-		return writeSynced(extents, func(extents io.Writer) error {
-			return writeSynced(metadata, func(metadata io.Writer) error {
+		return writeNew(extents, func(extents io.Writer) error {
+			return writeNew(metadata, func(metadata io.Writer) error {
 				_, err := index.Receive(io.MultiReader(&head, plain), tree, writerFunc(func(b []byte) (int, error) {
 					begun()
 					return extents.Write(b)
@@ -119,10 +119,10 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// fetchLocations writes the locations of a tree to a new file and syncs it. have is the SHA-256 of
-// the locations that the caller has, or zero. If these are current, fetchLocations may write no
-// file. extents waits for the number of the tree's extents, which limits the size of the locations.
-// No locations are read before it returns.
+// fetchLocations writes the locations of a tree to a new file. have is the SHA-256 of the locations
+// that the caller has, or zero. If these are current, fetchLocations may write no file. extents
+// waits for the number of the tree's extents, which limits the size of the locations. No locations
+// are read before it returns.
 func (f fetcher) fetchLocations(
 	ctx context.Context, tree, have chunk.ID, path string, extents func() (int64, error),
 ) error {
@@ -134,7 +134,7 @@ func (f fetcher) fetchLocations(
 		if err := removeIfExists(path); err != nil {
 			return err
 		}
-		err = writeSynced(path, func(w io.Writer) error {
+		err = writeNew(path, func(w io.Writer) error {
 			_, err := io.Copy(w, io.LimitReader(plain, index.MaxLocations(n)))
 			return err
 		})
@@ -166,8 +166,8 @@ func openLocations(path string, tree chunk.ID, extents int64) (*os.File, *index.
 	return file, locations, nil
 }
 
-// writeSynced writes a new file and syncs it.
-func writeSynced(path string, write func(io.Writer) error) error {
+// writeNew writes a new file. It is synced when it is published.
+func writeNew(path string, write func(io.Writer) error) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o400)
 	if err != nil {
 		return err
@@ -177,7 +177,7 @@ func writeSynced(path string, write func(io.Writer) error) error {
 	if err := write(buffered); err != nil {
 		return err
 	}
-	return errors.Join(buffered.Flush(), file.Sync(), file.Close())
+	return errors.Join(buffered.Flush(), file.Close())
 }
 
 func removeIfExists(path string) error {

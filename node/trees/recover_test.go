@@ -45,8 +45,8 @@ func putTree(t testing.TB, root string, seed uint32, extents int) chunk.ID {
 	for range made.Extents {
 		locations.Add(chunk.Unit{Pack: chunk.Sum([]byte("pack"))})
 	}
-	err = writeSynced(filepath.Join(path, "map"), func(extents io.Writer) error {
-		return writeSynced(filepath.Join(path, "metadata"), func(metadata io.Writer) error {
+	err = writeNew(filepath.Join(path, "map"), func(extents io.Writer) error {
+		return writeNew(filepath.Join(path, "metadata"), func(metadata io.Writer) error {
 			_, err := index.Receive(&whole, made.ID(), extents, metadata)
 			return err
 		})

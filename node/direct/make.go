@@ -49,7 +49,7 @@ type format struct {
 // made is a tree that was made, or that was found to be made.
 type made struct {
 	tree    chunk.ID
-	sums    []chunk.ID // the sum of each layer's table (audit.Summed)
+	sums    []chunk.ID // the sum of each layer's table (audit.Sum)
 	first   []firstPack
 	packs   []attached.Pack // startup packs
 	packsIn string          // their repository
@@ -199,9 +199,17 @@ func (m *Images) lay(ctx context.Context, im *read, dir string, mapped []*mapped
 	var sources []tree.LayerSource
 	for _, l := range mapped {
 		layers = append(layers, l.Layer)
-		sources = append(sources, audit.Sum(l.Source()))
+		sources = append(sources, l.Source())
 	}
-	written := begin(func() error { return writeTables(dir, layers) })
+	sums := make([]chunk.ID, len(layers))
+	written := begin(func() (err error) { // beside the rest
+		for i, l := range layers {
+			if sums[i], err = audit.Sum(l.Source()); err != nil {
+				return err
+			}
+		}
+		return writeTables(dir, layers)
+	})
 	merged, err := tree.Apply(ctx, sources, limits)
 	if err != nil {
 		_ = written() // they are of no use
@@ -211,9 +219,7 @@ func (m *Images) lay(ctx context.Context, im *read, dir string, mapped []*mapped
 	if err != nil {
 		return made{}, fmt.Errorf("make the index of manifest %s: %w", im.digest, err)
 	}
-	for _, s := range sources {
-		done.sums = append(done.sums, s.(*audit.Summed).ID())
-	}
+	done.sums = sums
 	return done, nil
 }
 

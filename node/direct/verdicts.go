@@ -19,7 +19,7 @@ import (
 const maxVerdicts = 16_384
 
 // claim is what an image says about one of its layers: its blob, its diffID, and the sum of what
-// its table says (audit.Summed).
+// its table says (audit.Sum).
 type claim struct {
 	Blob   digest.Digest `json:"blob"`
 	DiffID digest.Digest `json:"diffID"`

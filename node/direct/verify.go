@@ -201,7 +201,7 @@ func (m *Images) claimsOf(
 		return nil, nil, err
 	}
 	for i, l := range layers {
-		table, err := audit.SumAll(l.Source())
+		table, err := audit.Sum(l.Source())
 		if err != nil {
 			return nil, nil, err
 		}

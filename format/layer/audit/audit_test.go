@@ -371,7 +371,7 @@ func TestBomb(t *testing.T) {
 // The sum of a table's entries depends on each field of them.
 func TestSum(t *testing.T) {
 	sum := func(items ...tarball.Item) chunk.ID {
-		id, err := audit.SumAll(written(t, stargz.EStargz, tarball.Of(items...)).Source())
+		id, err := audit.Sum(written(t, stargz.EStargz, tarball.Of(items...)).Source())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,8 +42,8 @@ type Start struct {
 	// count: it is the default of base images, and users run something else.
 	Named bool
 	// Trigger is the place of a file that the start reads first: the device's offset of its first
-	// byte. It is -1 if the file is not on the device.
-	Trigger int64
+	// byte. It is -1 if the file is not on the device. The file has Length bytes.
+	Trigger, Length int64
 
 	program regular
 	argv    []string
@@ -129,7 +129,7 @@ func (g *guesser) starts() (all []Start) {
 		isKnown := func(s Start) bool { return s.program.path == program.path }
 		if ok && len(all) < maxRecordings && !slices.ContainsFunc(all, isKnown) {
 			named := inConfig && !(len(argv) == 1 && isShell(path.Base(program.path)))
-			all = append(all, Start{named, program.address(), program, argv, ""})
+			all = append(all, Start{named, program.address(), program.in.Size, program, argv, ""})
 		}
 	}
 	try(slices.Concat(g.Config.Entrypoint, g.Config.Cmd), true)
@@ -148,7 +148,8 @@ func (g *guesser) packagesOf(s Start) (all []Start) {
 		return nil
 	}
 	for _, name := range p.packages() {
-		all = append(all, Start{false, p.first(name), s.program, s.argv, name})
+		first := p.first(name)
+		all = append(all, Start{false, first.address(), first.in.Size, s.program, s.argv, name})
 	}
 	return all
 }

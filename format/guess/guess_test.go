@@ -378,8 +378,10 @@ func TestStarts(t *testing.T) {
 			if s.pkg != "" {
 				first = "/usr/lib/python3/dist-packages/large/__init__.py"
 			}
-			if in, err := image.Metadata.Finder().Find(first); err != nil || s.Trigger != int64(in.Address) {
-				t.Errorf("%s: its trigger is %d, want %d (%v)", name, s.Trigger, in.Address, err)
+			if in, err := image.Metadata.Finder().Find(first); err != nil || s.Trigger != int64(in.Address) ||
+				s.Length != in.Size {
+				t.Errorf("%s: its trigger is %d, of %d bytes; want %d, %d (%v)", name, s.Trigger, s.Length, in.Address,
+					in.Size, err)
 			}
 		}
 		if got := strings.Join(names, " "); got != test.want {

@@ -253,16 +253,16 @@ func (p *python) hasSubmodule(pkg, name string) bool {
 	return false
 }
 
-// first returns the place of the file that an import of a package reads first, as Start.Trigger.
-func (p *python) first(pkg string) int64 {
+// first returns the file that an import of a package reads first, or an empty one.
+func (p *python) first(pkg string) (first regular) {
 	for _, dir := range p.site {
 		for _, name := range []string{"__pycache__/__init__." + p.tag + ".pyc", "__init__.py"} {
 			if r, ok := p.open(path.Join(dir, pkg, name)); ok {
-				return r.address()
+				return r
 			}
 		}
 	}
-	return -1
+	return first
 }
 
 func isName(s string) bool {

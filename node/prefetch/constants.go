@@ -80,6 +80,8 @@ const (
 	// maxPrepared is how many uncompressed bytes of programs that may run are fetched before the
 	// last step of preparing them.
 	maxPrepared = 8 << 20
+	// maxFirst is how many bytes a program has at most that is fetched as a whole when it starts.
+	maxFirst = 8 << 20
 	// maxSpent bounds the time in which a device's guesses are computed. A single guess has a
 	// quarter of it.
 	maxSpent = time.Second

@@ -197,11 +197,14 @@ func (g *guesses) wait(starts []guess.Start) {
 func (g *guesses) start(of *guess.Image, s guess.Start) {
 	ctx, cancel := context.WithTimeout(g.ctx, guessTime)
 	defer cancel()
-	for range maxGuesses {
+	for round := range maxGuesses {
 		if g.blocked() != nil || g.spent.Load() > int64(maxSpent) {
 			return
 		}
 		missing, recording := g.guess(ctx, of, s)
+		if round == 0 {
+			missing = g.addFirst(missing, s)
+		}
 		arrived := g.fetch(ctx, missing)
 		g.request(of.Metadata, recording)
 		if !arrived() {
@@ -215,6 +218,22 @@ func (g *guesses) start(of *guess.Image, s guess.Start) {
 		packages, _ := of.Packages(ctx, s) // the error is that of ctx
 		g.wait(packages)
 	}
+}
+
+// addFirst adds the chunks of the file that a start reads first, unless they are cached or the file
+// is large. The next guess needs the end of a program, too: it names the libraries.
+func (g *guesses) addFirst(missing []missed, s guess.Start) []missed {
+	if s.Trigger < 0 || s.Length > maxFirst {
+		return missing
+	}
+	_ = g.device.Extents().Range(s.Trigger, s.Trigger+s.Length, func(i int64, e index.Extent) bool {
+		isIt := func(m missed) bool { return m.ref.ID == e.ID }
+		if unit, _ := g.device.Unit(i); !g.source.Has(e.ID) && !slices.ContainsFunc(missing, isIt) {
+			missing = append(missing, missed{i, refOf(e, unit)})
+		}
+		return true
+	})
+	return missing
 }
 
 // guess returns a recording of a probable start, and the chunks that it has missed.

@@ -17,7 +17,8 @@ import (
 )
 
 // scripted returns the device of a tree whose program is a script. Each of the scripts names the
-// next one as its interpreter, and the program perl names the first one. Nothing is cached.
+// next one as its interpreter, and the program perl, of two chunks, names the first one. Nothing is
+// cached.
 func scripted(t *testing.T, scripts int, options Options) (d *Device, s *shelf, names map[chunk.ID]string) {
 	t.Helper()
 	s = &shelf{chunks: map[chunk.ID][]byte{}, cached: map[chunk.ID]bool{}, requested: map[chunk.ID]int{}, keeps: true}
@@ -34,6 +35,13 @@ func scripted(t *testing.T, scripts int, options Options) (d *Device, s *shelf, 
 		s.chunks[id], names[id] = plain, name
 		n := &tree.Node{Mode: tree.ModeRegular | 0o755, Nlink: 1, Size: int64(len(plain))}
 		n.Content.Extents = []tree.Extent{{ID: id, Length: int64(len(plain))}}
+		if name == "perl" {
+			end := []byte(strings.Repeat("# the end\n", 1000))
+			id := chunk.Sum(end)
+			s.chunks[id], names[id] = end, "end"
+			n.Content.Extents = append(n.Content.Extents, tree.Extent{ID: id, Length: int64(len(end))})
+			n.Size += int64(len(end))
+		}
 		files = append(files, tree.Dirent{Name: name, Node: n})
 	}
 	file, err := os.Create(filepath.Join(t.TempDir(), "metadata"))
@@ -107,7 +115,7 @@ func TestGuessOfWhatIsRead(t *testing.T) {
 		if len(s.requested) > 0 {
 			t.Fatalf("before a read %q is requested, want nothing", s.names(t, names))
 		}
-		want := "script0 script1 script2" // the reader itself fetches perl
+		want := "end script0 script1 script2" // the reader itself fetches the beginning of perl
 		if closed {
 			want = ""
 			d.EndStartup()

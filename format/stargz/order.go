@@ -7,25 +7,36 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"strings"
 )
 
 // maxLinkRounds bounds how often the archive is searched for the targets of hard links to hard
 // links.
 const maxLinkRounds = 8
 
+// whiteout begins the names of whiteouts. opaque is the name of one that hides what lower layers
+// have in its directory.
+const whiteout, opaque = ".wh.", ".wh..wh..opq"
+
+// defaultACL is the PAX record of the ACL that a directory hands down to what is made in it.
+const defaultACL = "SCHILY.xattr.system.posix_acl_default"
+
 // order has the entries of a tar that come first.
 type order struct {
 	archive io.ReaderAt
 	size    int64
 	wanted  map[string]int64 // by path: offset of the path's last entry; -1: there is none
+	noDirs  map[string]bool  // paths of symbolic links, and of wanted entries that are no directories
 	moved   map[string]bool
 	first   []item
 }
 
 // prioritize finds the entries of paths, with those that have to be before them: their directories
-// and the targets of hard links. Paths that the tar does not have are ignored.
+// and the targets of hard links. Paths that the tar does not have are ignored, and so are
+// whiteouts. There are no such entries if the tar has another tree with them before the others.
 func prioritize(ctx context.Context, archive io.ReaderAt, size int64, paths []string) (*order, error) {
-	o := &order{archive: archive, size: size, wanted: map[string]int64{}, moved: map[string]bool{}}
+	o := &order{archive: archive, size: size, wanted: map[string]int64{}, noDirs: map[string]bool{},
+		moved: map[string]bool{}}
 	if len(paths) == 0 {
 		return o, nil
 	}
@@ -44,6 +55,9 @@ func prioritize(ctx context.Context, archive io.ReaderAt, size int64, paths []st
 			return nil, errors.New("hard links to hard links are nested too deeply")
 		}
 	}
+	if changes, err := o.changesTree(ctx); err != nil || changes {
+		return o, err
+	}
 	for _, p := range paths {
 		if err := o.move(cleanName(p)); err != nil {
 			return nil, err
@@ -54,6 +68,9 @@ func prioritize(ctx context.Context, archive io.ReaderAt, size int64, paths []st
 
 // want notes a path and its directories.
 func (o *order) want(p string) {
+	if strings.HasPrefix(path.Base(p), whiteout) {
+		return
+	}
 	for {
 		if _, known := o.wanted[p]; !known {
 			o.wanted[p] = -1
@@ -72,7 +89,11 @@ func parentOf(p string) string { return cleanName(path.Dir("/" + p)) }
 func (o *order) search(ctx context.Context) error {
 	return eachItem(ctx, o.archive, o.size, func(it item) error {
 		name := cleanName(it.Name)
-		if _, wanted := o.wanted[name]; !wanted {
+		_, wanted := o.wanted[name]
+		if it.Typeflag == tar.TypeSymlink || wanted && it.Typeflag != tar.TypeDir {
+			o.noDirs[name] = true
+		}
+		if !wanted {
 			return nil
 		}
 		o.wanted[name] = it.begin
@@ -81,6 +102,44 @@ func (o *order) search(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// changesTree reports whether the tar may have another tree if the wanted entries come first. That
+// is so if one of them replaces something else than a file, or is a directory that hands down an
+// ACL, if a path leads through a symbolic link or a file, if a hard link comes before its target,
+// and if a whiteout hides what is wanted. Usual layers have nothing of this.
+func (o *order) changesTree(ctx context.Context) (changes bool, err error) {
+	has := map[string]bool{} // wanted entries, and their directories
+	for p, at := range o.wanted {
+		for at >= 0 && !has[p] {
+			has[p] = true
+			p = parentOf(p)
+		}
+	}
+	err = eachItem(ctx, o.archive, o.size, func(it item) error {
+		name := cleanName(it.Name)
+		at, wanted := o.wanted[name]
+		dir, base := parentOf(name), path.Base(name)
+		target, isLinked := o.wanted[cleanName(it.Linkname)]
+		if wanted && at != it.begin { // it would be left out
+			last, err := readItem(o.archive, o.size, at)
+			if err != nil {
+				return err
+			}
+			changes = changes || it.Typeflag != tar.TypeReg || last.Typeflag != tar.TypeReg
+		}
+		_, inherits := it.PAXRecords[defaultACL]
+		changes = changes || inherits && wanted || it.Typeflag == tar.TypeDir && o.noDirs[name] ||
+			it.Typeflag == tar.TypeLink && isLinked && (target > it.begin || strings.HasSuffix(it.Linkname, "/")) ||
+			base == opaque && has[dir] ||
+			strings.HasPrefix(base, whiteout) && has[cleanName(path.Join(dir, base[len(whiteout):]))]
+		for name != "" && !changes {
+			name = parentOf(name)
+			changes = o.noDirs[name]
+		}
+		return nil
+	})
+	return changes, err
 }
 
 // move puts an entry behind those that come first, after its directory and its target.

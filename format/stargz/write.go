@@ -23,7 +23,8 @@ type Options struct {
 	// only the missing files: its readers ignore the order of the files.
 	Format Format
 	// Prioritized are the paths of files that a start needs, in the order of their first reads.
-	// They come first in the layer. Paths that the tar does not have are ignored.
+	// They come first in the layer, unless the layer would have another tree then. Paths that the
+	// tar does not have are ignored.
 	Prioritized []string
 	// Chunk bounds the plain bytes of a chunk, up to MaxChunk; 0: 4 MiB.
 	Chunk int

@@ -144,6 +144,46 @@ func TestOddLayersAreWritten(t *testing.T) {
 	}
 }
 
+// An unusual layer has the same tree, whichever of its paths is prioritized.
+func TestOddLayersWithPrioritizedFiles(t *testing.T) {
+	layers := [][]byte{tarball.Of(tarball.File("t", "old"), tarball.Link("l", "t"), tarball.File("t", "new!"))}
+	for _, c := range tarball.Odd() {
+		layers = append(layers, c.Layers...)
+	}
+	moved := 0
+	for _, layer := range layers {
+		o := Options{Format: StargzZstd}
+		_, _, plain, err := written(t, layer, Serial(encodeFor(o.Format)), o)
+		if err != nil {
+			continue
+		}
+		want, wantErr := tree.Apply(t.Context(), []tree.LayerSource{plain.Source()}, tree.Limits{})
+		tried := map[string]bool{}
+		for _, e := range plain.entries {
+			if tried[e.Name] || len(tried) == 16 {
+				continue
+			}
+			tried[e.Name] = true
+			o.Prioritized = []string{e.Name}
+			_, w, l, err := written(t, layer, Serial(encodeFor(o.Format)), o)
+			if err != nil {
+				t.Errorf("%q first: %v", e.Name, err)
+				continue
+			}
+			if w.DiffID != chunk.Sum(layer) {
+				moved++
+			}
+			got, err := tree.Apply(t.Context(), []tree.LayerSource{l.Source()}, tree.Limits{})
+			if (err == nil) != (wantErr == nil) || err == nil && names(got.Root) != names(want.Root) {
+				t.Errorf("%q first: %v, %v, got\n%s\nwant\n%s", e.Name, err, wantErr, names(got.Root), names(want.Root))
+			}
+		}
+	}
+	if moved < 100 {
+		t.Errorf("only %d layers have another order", moved)
+	}
+}
+
 // scannedOdd reads a tar with format/tree, each file as one chunk.
 func scannedOdd(t *testing.T, archive []byte) tree.LayerSource {
 	t.Helper()
@@ -315,14 +355,17 @@ func FuzzWrite(f *testing.F) {
 			return
 		}
 		o.Prioritized = []string{first}
-		if _, _, _, err := written(t, archive, encode, o); err != nil {
-			t.Errorf("with a prioritized file: %v", err)
+		_, _, other, err := written(t, archive, encode, o)
+		if err != nil {
+			t.Fatalf("with a prioritized file: %v", err)
 		}
 		limits := tree.Limits{Entries: 10_000}
-		got, err := tree.Apply(t.Context(), []tree.LayerSource{l.Source()}, limits)
 		want, wantErr := tree.Apply(t.Context(), []tree.LayerSource{scannedOdd(t, archive)}, limits)
-		if (err == nil) != (wantErr == nil) || err == nil && sizes(got.Root) != sizes(want.Root) {
-			t.Errorf("got %v, %v, want %v, %v", got, err, want, wantErr)
+		for what, layer := range map[string]*Layer{"as it is": l, first + " first": other} {
+			got, err := tree.Apply(t.Context(), []tree.LayerSource{layer.Source()}, limits)
+			if (err == nil) != (wantErr == nil) || err == nil && sizes(got.Root) != sizes(want.Root) {
+				t.Errorf("%s: got %v, %v, want %v, %v", what, got, err, want, wantErr)
+			}
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"crypto/ed25519"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -14,6 +15,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/format/attached"
+	"lighter/format/chunk"
+	"lighter/format/index"
 	"lighter/hub/catalog"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
@@ -146,8 +149,9 @@ func TestHubEndsWhileItAttaches(t *testing.T) {
 	}
 }
 
-// What others have attached stays, and is not taken for the hub's. That holds also if the list
-// names an artifact that the registry does not have, or that is no manifest.
+// What others have attached stays, and is not taken for the hub's, whose index gets a higher
+// version. That holds also if the list names an artifact that the registry does not have, or that
+// is no manifest.
 func TestIndexOfOthersStays(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(w http.ResponseWriter){
@@ -170,7 +174,14 @@ func indexOfOthersStays(t *testing.T, spoil func(w http.ResponseWriter)) {
 	client := u.client(h)
 	id := client.push("physics/a:1", image(upperTar))
 	client.pushBlob("physics/a", v1.DescriptorEmptyJSON.Data)
-	envelope := []byte(`{"payloadType": "application/vnd.lighter.contents.v1+json", "payload": "e30=", "signatures": []}`)
+	blob := v1.Descriptor{Digest: id, Size: 1} // is not read
+	contents := attached.Contents{Manifest: id, Chain: digest.FromBytes(upperTar).String(), Tree: chunk.Sum(nil),
+		Format: index.Format, Version: 6, Index: blob, Locations: blob, Tables: []v1.Descriptor{blob}}
+	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+	envelope, err := attached.Seal(&contents, []ed25519.PrivateKey{key})
+	if err != nil {
+		t.Fatal(err)
+	}
 	client.pushBlob("physics/a", envelope)
 	subject := v1.Descriptor{MediaType: v1.MediaTypeImageManifest, Digest: id, Size: 1}
 	other := v1.Manifest{MediaType: v1.MediaTypeImageManifest, ArtifactType: attached.ArtifactType,
@@ -191,8 +202,16 @@ func indexOfOthersStays(t *testing.T, spoil func(w http.ResponseWriter)) {
 		spoil(w)
 		return true
 	})
-	h.added(wire.Add{Source: "docker://" + u.host() + "/physics/a:1"})
+	got := h.added(wire.Add{Source: "docker://" + u.host() + "/physics/a:1"})
 	h.attachJob(u, "physics/a", id, isDone)
+	want := 7
+	if spoil != nil {
+		want = 1
+	}
+	u.guardBy(nil)
+	if _, found := h.found(u, "physics/a", got); len(found) != 1 || found[0].Contents.Version != want {
+		t.Errorf("a node finds %+v, want version %d", found, want)
+	}
 	status, b, _ := client.do("GET", "/v2/physics/a/manifests/"+tag, nil, "Accept", v1.MediaTypeImageIndex)
 	var now v1.Index
 	if err := json.Unmarshal(b, &now); err != nil || status != 200 || len(now.Manifests) != 2 ||

@@ -23,10 +23,12 @@
 package attached
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 
 	"github.com/opencontainers/go-digest"
@@ -44,6 +46,15 @@ const ArtifactType = "application/vnd.lighter.index.v2"
 // AnnotationVersion is the annotation of the manifest that has the contents' version: a hint, by
 // which readers choose what to look at first.
 const AnnotationVersion = "vnd.lighter.version"
+
+// NewestFirst sorts the list of a registry, which has no order, by AnnotationVersion.
+func NewestFirst(listed []v1.Descriptor) {
+	version := func(d v1.Descriptor) int {
+		n, _ := strconv.Atoi(d.Annotations[AnnotationVersion])
+		return n
+	}
+	slices.SortStableFunc(listed, func(a, b v1.Descriptor) int { return cmp.Compare(version(b), version(a)) })
+}
 
 // Media types of the blobs.
 const (

@@ -209,3 +209,20 @@ func FuzzOpen(f *testing.F) {
 		_, _, _ = envelopeOf(b)
 	})
 }
+
+// A list is sorted by the versions that it names. Entries without one come last, in their order.
+func TestNewestFirst(t *testing.T) {
+	var listed []v1.Descriptor
+	for i, version := range []string{"9", "", "10", "x", "2"} {
+		listed = append(listed, v1.Descriptor{Size: int64(i),
+			Annotations: map[string]string{AnnotationVersion: version}})
+	}
+	NewestFirst(listed)
+	var got []int64
+	for _, d := range listed {
+		got = append(got, d.Size)
+	}
+	if want := []int64{2, 0, 4, 1, 3}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

@@ -33,7 +33,6 @@ const mapPages = 1024
 func (w *work) make(ctx context.Context, old []found) error {
 	var tables []v1.Descriptor
 	if len(old) > 0 {
-		w.contents.Version = old[0].contents.Version + 1
 		if c := old[0].contents; c.Tree == w.contents.Tree && c.Chain == w.contents.Chain &&
 			c.Format == w.contents.Format && len(c.Tables) == len(w.layers) {
 			tables = c.Tables

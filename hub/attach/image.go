@@ -23,7 +23,8 @@ import (
 	"lighter/registries/push"
 )
 
-// maxFound bounds the attached indexes of one image that are looked at.
+// maxFound bounds the attached indexes of one image that are looked at: those that claim the newest
+// versions.
 const maxFound = 64
 
 // work is the work on the index of an image.
@@ -116,18 +117,23 @@ func isNotFound(err error) bool {
 }
 
 // find returns the indexes of the image that one of the hub's keys has signed, the newest version
-// first.
+// first. The new contents get a version above those of all keys: nodes that believe several keys
+// take the highest one.
 func (w *work) find(ctx context.Context) (all []found, err error) {
 	listed, err := w.from.Referrers(ctx, w.subject.Digest, attached.ArtifactType)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", pull.ErrSource, err)
 	}
+	attached.NewestFirst(listed)
 	for _, d := range listed[:min(len(listed), maxFound)] {
-		c, err := w.open(ctx, d)
+		c, by, err := w.open(ctx, d)
 		switch {
 		case err == nil:
-			all = append(all, found{d, c})
-		// Somebody else's. A list under a tag may name what was deleted.
+			w.contents.Version = max(w.contents.Version, c.Version+1)
+			if slices.ContainsFunc(w.Keys, func(key ed25519.PrivateKey) bool { return by.Equal(key.Public()) }) {
+				all = append(all, found{d, c})
+			}
+		// Something else. A list under a tag may name what was deleted.
 		case errors.As(err, new(*attached.RefusedError)), isNotFound(err), errors.Is(err, pull.ErrMediaType):
 		default:
 			return nil, fmt.Errorf("%w: attached index %s: %w", pull.ErrSource, d.Digest, err)
@@ -137,21 +143,22 @@ func (w *work) find(ctx context.Context) (all []found, err error) {
 	return all, nil
 }
 
-// open returns the contents of an attached index.
-func (w *work) open(ctx context.Context, d v1.Descriptor) (*attached.Contents, error) {
+// open returns the contents of an attached index, and who has signed them: one of the hub's keys,
+// or else any.
+func (w *work) open(ctx context.Context, d v1.Descriptor) (*attached.Contents, ed25519.PublicKey, error) {
 	m, err := w.from.Manifest(ctx, d.Digest.String())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	a := attached.Artifact{Manifest: m.Bytes, Subject: w.subject.Digest, Image: w.subject.Digest, Chain: w.image.Chain,
 		Envelope: func(d v1.Descriptor) ([]byte, error) { return w.from.Config(ctx, d) }} // any small blob
-	c, _, err := a.Open(func([]byte) (keys []ed25519.PublicKey) {
+	return a.Open(func(envelope []byte) []ed25519.PublicKey {
+		keys := attached.Signers(envelope)
 		for _, key := range w.Keys {
-			keys = append(keys, key.Public().(ed25519.PublicKey))
+			keys = append(keys, key.Public().(ed25519.PublicKey)) // the last one that has signed counts
 		}
 		return keys
 	})
-	return c, err
 }
 
 // push signs the contents, and pushes the artifact.

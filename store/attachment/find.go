@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -63,11 +62,7 @@ func Find(ctx context.Context, from *repository.Repository, image digest.Digest,
 // Listed returns what refers to an image, and may be an index.
 func Listed(ctx context.Context, from *repository.Repository, image digest.Digest) ([]v1.Descriptor, error) {
 	listed, err := from.Referrers(ctx, image, attached.ArtifactType)
-	version := func(d v1.Descriptor) int {
-		n, _ := strconv.Atoi(d.Annotations[attached.AnnotationVersion]) // a hint
-		return n
-	}
-	slices.SortStableFunc(listed, func(a, b v1.Descriptor) int { return cmp.Compare(version(b), version(a)) })
+	attached.NewestFirst(listed)
 	return listed, err
 }
 

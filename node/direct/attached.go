@@ -112,6 +112,10 @@ const surveyTime = 30 * time.Minute
 func makeSurveyed(
 	ctx context.Context, m *Images, from *repository.Repository, im *read, dir string,
 ) (made, error) {
+	if err := m.surveying.Acquire(ctx, 1); err != nil { // it may take minutes, and pulls do not wait for it
+		return made{}, err
+	}
+	defer m.surveying.Release(1)
 	layers, err := eachLayer(ctx, im.layers, func(ctx context.Context, i int, d v1.Descriptor) (*mapped, error) {
 		return surveyLayer(ctx, from, d, im.diffIDs[i])
 	})

@@ -3,16 +3,22 @@ package direct
 import (
 	"crypto/ed25519"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 
 	"lighter/durable"
 	"lighter/format/chunk"
@@ -167,5 +173,38 @@ func TestRemovedKey(t *testing.T) {
 	}
 	if s, err := a.Tree(t.Context(), im.Chain()); !errors.Is(err, chunk.ErrNotFound) {
 		t.Errorf("statement %+v, %v, want none", s, err)
+	}
+}
+
+// Lower layers are read as a whole for one image at a time.
+func TestLowerLayersAreReadOneAfterTheOther(t *testing.T) {
+	r, key := registrytest.Start(t, true), signer(1)
+	a := believing(t, r, t.TempDir(), key).Answerer(Formats()...)
+	var lower []string
+	layers := map[string]bool{}
+	for i, seeds := range [][]byte{{1, 2}, {3, 2}, {4, 2}} {
+		ref, _ := r.Push(t, plainImage(t, seeds...), fmt.Sprintf("team/image%d:1", i))
+		im := attachTo(t, ref, key, attachment.Place{})
+		if _, err := a.Answer(t.Context(), pulled(im, ref)); err != nil {
+			t.Fatal(err)
+		}
+		lower = append(lower, identity.ChainID(im.DiffIDs[:1]).String())
+		layers[im.Layers[0].Digest.String()] = true
+	}
+	var reading, most atomic.Int32
+	r.Spoil(func(_ http.ResponseWriter, req *http.Request) bool {
+		if layers[path.Base(req.URL.Path)] && req.Header.Get("Range") == "" {
+			most.Store(max(most.Load(), reading.Add(1)))
+			time.Sleep(50 * time.Millisecond)
+			reading.Add(-1)
+		}
+		return false
+	})
+	var group errgroup.Group
+	for _, chain := range lower {
+		group.Go(func() error { _, err := a.Tree(t.Context(), chain); return err })
+	}
+	if err := group.Wait(); err != nil || most.Load() != 1 {
+		t.Errorf("%d layers are read at a time, %v, want 1", most.Load(), err)
 	}
 }

@@ -74,7 +74,8 @@ type Images struct {
 	repositories *lru.Cache[string, *repository.Repository]
 	damaged      *lru.Cache[namedTable, error] // tables that are wrong in their layers
 	making       *semaphore.Weighted
-	flights      singleflight.Group // by manifest and repository
+	surveying    *semaphore.Weighted // of images whose lower layers are read as a whole
+	flights      singleflight.Group  // by manifest and repository
 }
 
 // Open opens what earlier daemons have kept. The caller calls Close.
@@ -85,7 +86,7 @@ func Open(c Config) (*Images, error) {
 		return nil, err
 	}
 	m := &Images{config: c, kept: k, verdicts: openVerdicts(dir, c.Leftovers),
-		making: semaphore.NewWeighted(makesAtOnce)}
+		making: semaphore.NewWeighted(makesAtOnce), surveying: semaphore.NewWeighted(1)}
 	if m.key, err = keyAt(filepath.Join(dir, "key")); err != nil {
 		k.close()
 		return nil, err

@@ -265,3 +265,34 @@ func TestIndexIsAttached(t *testing.T) {
 		t.Errorf("an index that has not changed is pushed again: %q", more[puts:])
 	}
 }
+
+// A hub that gets another key signs the indexes again, and reads no layer for it.
+func TestIndexIsSignedAgain(t *testing.T) {
+	t.Parallel()
+	u := startUpstream(t)
+	h := attachingHub(t, u)
+	i := image(upperTar)
+	id := u.client(h).push("physics/a:1", i)
+	got := h.added(wire.Add{Source: "docker://" + u.host() + "/physics/a:1"})
+	h.attachJob(u, "physics/a", id, isDone)
+	h.stop()
+	if _, err := hub.AddKey(h.config.Root); err != nil {
+		t.Fatal(err)
+	}
+	manifest, _, _ := i.build()
+	layer := "GET /v2/physics/a/blobs/" + manifest.Layers[0].Digest.String()
+	reads := len(u.requests(layer))
+	again := runAttaching(t, h.config)
+	eventually.Holds(t, "an index with both signatures", func() bool {
+		_, found := again.found(u, "physics/a", got)
+		return len(found) == 1 && len(found[0].Signers) == 2
+	})
+	last := again.attachJob(u, "physics/a", id, isDone)
+	time.Sleep(300 * time.Millisecond) // some looks
+	if now := again.attachJob(u, "physics/a", id, isDone); now.N != last.N {
+		t.Errorf("job %d follows job %d, which has signed it", now.N, last.N)
+	}
+	if more := len(u.requests(layer)); more != reads {
+		t.Errorf("the layer was read %d times more", more-reads)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"lighter/format/index"
 )
@@ -102,6 +103,21 @@ func parse(b []byte) (e envelope, err error) {
 		return e, fmt.Errorf("it has %d signatures: want at most %d", len(e.Signatures), index.MaxKeys)
 	}
 	return e, nil
+}
+
+// HaveSigned reports whether some of the keys are among the signers of an envelope, and whether all
+// are.
+func HaveSigned(signers []ed25519.PublicKey, keys []ed25519.PrivateKey) (some, all bool) {
+	all = true
+	for _, key := range keys {
+		isIt := func(one ed25519.PublicKey) bool { return one.Equal(key.Public()) }
+		if slices.ContainsFunc(signers, isIt) {
+			some = true
+		} else {
+			all = false
+		}
+	}
+	return some, all
 }
 
 // Signers returns the keys that an untrusted envelope says to be signed with, whose signatures are

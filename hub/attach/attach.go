@@ -22,9 +22,11 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
+	"lighter/format/index"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
@@ -144,15 +146,25 @@ func (s *Service) changing(ctx context.Context) (map[string]bool, error) {
 
 // result is the result of a job.
 type result struct {
-	Startup  []byte `json:"startup"`  // catalog.Sourced.Startup of the index
-	Artifact string `json:"artifact"` // its digest
+	Startup  []byte   `json:"startup"`  // catalog.Sourced.Startup of the index
+	Artifact string   `json:"artifact"` // its digest
+	Keys     []string `json:"keys"`     // that have signed it
+}
+
+// keys returns the hub's public keys.
+func (s *Service) keys() (all []string) {
+	for _, key := range s.Keys {
+		all = append(all, index.FormatKey(key.Public().(ed25519.PublicKey)))
+	}
+	return all
 }
 
 // isDue reports whether an image is to get another index after its last job. A job that has failed
 // is not repeated as long as it is kept: its reason would be the same.
 func (s *Service) isDue(i *catalog.Sourced, last *catalog.Job, changing bool, now time.Time) bool {
 	var r result
-	if last.State != wire.JobDone || json.Unmarshal(last.Result, &r) == nil && bytes.Equal(r.Startup, i.Startup) {
+	if last.State != wire.JobDone || json.Unmarshal(last.Result, &r) == nil && bytes.Equal(r.Startup, i.Startup) &&
+		slices.Equal(r.Keys, s.keys()) {
 		return false
 	}
 	age := now.Sub(last.Updated)
@@ -172,7 +184,7 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 		}
 		artifact, err := s.attach(ctx, &i, j)
 		if err == nil {
-			j.Result, err = json.Marshal(result{i.Startup, artifact})
+			j.Result, err = json.Marshal(result{i.Startup, artifact, s.keys()})
 		}
 		return s.retried(err, time.Since(j.Created))
 	}

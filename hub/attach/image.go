@@ -46,6 +46,7 @@ type work struct {
 type found struct {
 	artifact v1.Descriptor
 	contents *attached.Contents
+	isSigned bool // all of the hub's keys have signed it
 }
 
 // attach sees to it that an image has the index with its current layout. It returns the digest of
@@ -69,7 +70,7 @@ func (s *Service) attach(ctx context.Context, i *catalog.Sourced, j *jobs.Runnin
 	if err := w.make(ctx, old); err != nil {
 		return "", err
 	}
-	if len(old) > 0 && w.contents.Equal(old[0].contents) {
+	if len(old) > 0 && old[0].isSigned && w.contents.Equal(old[0].contents) {
 		return old[0].artifact.Digest.String(), nil
 	}
 	d, err := w.push(ctx)
@@ -126,12 +127,12 @@ func (w *work) find(ctx context.Context) (all []found, err error) {
 	}
 	attached.NewestFirst(listed)
 	for _, d := range listed[:min(len(listed), maxFound)] {
-		c, by, err := w.open(ctx, d)
+		c, signers, err := w.open(ctx, d)
 		switch {
 		case err == nil:
 			w.contents.Version = max(w.contents.Version, c.Version+1)
-			if slices.ContainsFunc(w.Keys, func(key ed25519.PrivateKey) bool { return by.Equal(key.Public()) }) {
-				all = append(all, found{d, c})
+			if isOurs, isSigned := attached.HaveSigned(signers, w.Keys); isOurs {
+				all = append(all, found{d, c, isSigned})
 			}
 		// Something else. A list under a tag may name what was deleted.
 		case errors.As(err, new(*attached.RefusedError)), isNotFound(err), errors.Is(err, pull.ErrMediaType):
@@ -143,22 +144,19 @@ func (w *work) find(ctx context.Context) (all []found, err error) {
 	return all, nil
 }
 
-// open returns the contents of an attached index, and who has signed them: one of the hub's keys,
-// or else any.
-func (w *work) open(ctx context.Context, d v1.Descriptor) (*attached.Contents, ed25519.PublicKey, error) {
+// open returns the contents of an attached index, and who has signed them.
+func (w *work) open(ctx context.Context, d v1.Descriptor) (c *attached.Contents, by []ed25519.PublicKey, err error) {
 	m, err := w.from.Manifest(ctx, d.Digest.String())
 	if err != nil {
 		return nil, nil, err
 	}
 	a := attached.Artifact{Manifest: m.Bytes, Subject: w.subject.Digest, Image: w.subject.Digest, Chain: w.image.Chain,
 		Envelope: func(d v1.Descriptor) ([]byte, error) { return w.from.Config(ctx, d) }} // any small blob
-	return a.Open(func(envelope []byte) []ed25519.PublicKey {
-		keys := attached.Signers(envelope)
-		for _, key := range w.Keys {
-			keys = append(keys, key.Public().(ed25519.PublicKey)) // the last one that has signed counts
-		}
-		return keys
+	c, _, err = a.Open(func(envelope []byte) []ed25519.PublicKey {
+		by = attached.Signers(envelope)
+		return by
 	})
+	return c, by, err
 }
 
 // push signs the contents, and pushes the artifact.

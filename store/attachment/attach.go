@@ -43,9 +43,9 @@ type Result struct {
 	Left string `json:"left,omitempty"`
 }
 
-// Attach sees to it that an image has an index that the first of the keys has signed. If it has
-// one, only the startup packs are made again, and only if there are recordings. What the registry
-// has lost of it is made again, too.
+// Attach sees to it that an image has an index that all of the keys have signed. If it has one of
+// some of them, only the startup packs are made again, and only if there are recordings or a
+// signature is missing. What the registry has lost of it is made again, too.
 func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) {
 	var reporting sync.Mutex
 	if report := o.Report; report != nil {
@@ -69,15 +69,16 @@ func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) 
 			r.Lost = append(r.Lost, one.Error())
 		}
 	}
-	var old []Found // of this key
+	var old []Found // of these keys
+	isWhole := false
 	for _, f := range others {
 		o.Version = max(o.Version, f.Contents.Version+1) // nodes take the highest one of all keys
-		if f.By.Equal(key) {
+		if some, all := attached.HaveSigned(f.Signers, o.Keys); some {
+			isWhole = isWhole || all && len(old) == 0
 			old = append(old, f)
 		}
 	}
-	isWhole := len(old) > 0
-	if isWhole {
+	if len(old) > 0 {
 		lost, err := lostOf(ctx, old[0])
 		if err != nil {
 			return r, err
@@ -85,7 +86,7 @@ func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) 
 		for _, one := range eachOf(lost) {
 			r.Lost = append(r.Lost, one.Error())
 		}
-		isWhole = lost == nil
+		isWhole = isWhole && lost == nil
 	}
 	if isWhole && len(o.Recordings) == 0 && old[0].Contents.Format == index.Format {
 		r.fill(&Made{Contents: *old[0].Contents}, "unchanged", old[0].Artifact.Digest.String())

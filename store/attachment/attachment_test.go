@@ -141,6 +141,32 @@ func TestAttach(t *testing.T) {
 	}
 }
 
+// With several keys, an index is that of all of them: one that lacks a signature is replaced.
+func TestAttachWithSeveralKeys(t *testing.T) {
+	r := registrytest.Start(t, true)
+	ref, _ := r.Push(t, image(t), "team/image:1")
+	im := find(t, ref)
+	first, second := keyOf(1), keyOf(2)
+	for _, c := range []struct {
+		keys []ed25519.PrivateKey
+		want string
+	}{
+		{[]ed25519.PrivateKey{first}, "attached"},
+		{[]ed25519.PrivateKey{first, second}, "replaced"},
+		{[]ed25519.PrivateKey{first, second}, "unchanged"},
+		{[]ed25519.PrivateKey{second}, "unchanged"},
+	} {
+		attach(t, im, attachment.Place{}, attachment.Options{Keys: c.keys, Guess: true}, c.want)
+		all, refused, err := attachment.List(t.Context(), im, attachment.Place{})
+		if err != nil || refused != nil || len(all) != 1 {
+			t.Fatalf("attached are %+v, %v, %v, want one", all, refused, err)
+		}
+		if _, signed := attached.HaveSigned(all[0].Signers, c.keys); !signed {
+			t.Errorf("it is signed by %d keys, want all of %d", len(all[0].Signers), len(c.keys))
+		}
+	}
+}
+
 // check reads all chunks of an attached index where its locations say.
 func check(t *testing.T, im attachment.Image, f attachment.Found) {
 	t.Helper()

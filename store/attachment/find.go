@@ -29,7 +29,8 @@ const (
 type Found struct {
 	Artifact v1.Descriptor // the artifact's manifest
 	Contents *attached.Contents
-	By       ed25519.PublicKey // has signed the contents
+	By       ed25519.PublicKey   // has signed the contents
+	Signers  []ed25519.PublicKey // all that have; they need not be trusted
 	In       *repository.Repository
 }
 
@@ -114,7 +115,10 @@ func (l *look) run(ctx context.Context, image digest.Digest, chain string, trust
 		f.Artifact = v1.Descriptor{MediaType: m.MediaType, Digest: m.Digest, Size: int64(len(m.Bytes))}
 		a := attached.Artifact{Manifest: m.Bytes, Subject: l.subject, Image: image, Chain: chain,
 			Envelope: func(d v1.Descriptor) ([]byte, error) { return l.in.Blob(ctx, d, attached.MaxEnvelope) }}
-		f.Contents, f.By, err = a.Open(trust.keys)
+		f.Contents, f.By, err = a.Open(func(envelope []byte) []ed25519.PublicKey {
+			f.Signers = attached.Signers(envelope)
+			return trust.keys(envelope)
+		})
 	}
 	switch {
 	case err == nil:

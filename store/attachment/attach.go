@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -235,24 +236,35 @@ func List(ctx context.Context, im Image, in Place) (all []Found, refused, err er
 // RemoveAll removes the indexes of an image that are in the place: those that one of the keys has
 // signed; without keys, all. It returns those that it has removed, also with an error. The error
 // wraps push.ErrNoDeletion if the registry does not delete manifests.
-func RemoveAll(ctx context.Context, im Image, in Place, keys []ed25519.PublicKey) ([]Found, error) {
-	all, _, err := in.find(ctx, &im, Trust{Keys: keys, Anybody: len(keys) == 0})
-	if err != nil || len(all) == 0 {
-		return nil, err
-	}
-	to, err := in.target(ctx, &im)
-	var removed []Found
-	switch {
-	case err != nil:
-	case in.Chains == "":
-		removed, err = Remove(ctx, to, im.Manifest, all)
-	default:
-		if err = to.DeleteName(ctx, all[0].Artifact); err == nil { // a tag has one
-			removed = all
+func RemoveAll(ctx context.Context, im Image, in Place, keys []ed25519.PublicKey) (removed []Found, err error) {
+	for {
+		// The newest ones. Some registries delete later, and list them until then.
+		all, _, err := in.find(ctx, &im, Trust{Keys: keys, Anybody: len(keys) == 0})
+		all = slices.DeleteFunc(all, func(f Found) bool {
+			return slices.ContainsFunc(removed, func(r Found) bool { return r.Artifact.Digest == f.Artifact.Digest })
+		})
+		if err != nil || len(all) == 0 {
+			return removed, err
+		}
+		some, err := in.remove(ctx, &im, all)
+		removed = append(removed, some...)
+		if err != nil {
+			return removed, fmt.Errorf("remove the index of image %s: %w", im.Manifest.Digest, err)
 		}
 	}
+}
+
+// remove removes indexes of an image that are in the place.
+func (p Place) remove(ctx context.Context, im *Image, all []Found) ([]Found, error) {
+	to, err := p.target(ctx, im)
 	if err != nil {
-		err = fmt.Errorf("remove the index of image %s: %w", im.Manifest.Digest, err)
+		return nil, err
 	}
-	return removed, err
+	if p.Chains == "" {
+		return Remove(ctx, to, im.Manifest, all)
+	}
+	if err := to.DeleteName(ctx, all[0].Artifact); err != nil {
+		return nil, err
+	}
+	return all, nil // a tag has one
 }

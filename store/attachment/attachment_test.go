@@ -580,6 +580,26 @@ func TestRemoveIsRefused(t *testing.T) {
 	}
 }
 
+// All indexes are removed, also if there are more than are looked at at a time.
+func TestManyAreRemoved(t *testing.T) {
+	for _, referrers := range []bool{true, false} {
+		r := registrytest.Start(t, referrers)
+		ref, _ := r.Push(t, image(t), "team/image:1")
+		im := find(t, ref)
+		const many = 18
+		for i := range byte(many) {
+			attach(t, im, attachment.Place{}, attachment.Options{Keys: []ed25519.PrivateKey{keyOf(i)}}, "attached")
+		}
+		removed, err := attachment.RemoveAll(t.Context(), im, attachment.Place{}, nil)
+		if err != nil || len(removed) != many {
+			t.Errorf("removed %d, %v, want %d", len(removed), err, many)
+		}
+		if left, _, err := attachment.List(t.Context(), im, attachment.Place{}); err != nil || len(left) > 0 {
+			t.Errorf("%d are left, %v", len(left), err)
+		}
+	}
+}
+
 func TestReadRecordings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trace")
 	if err := os.WriteFile(file, trace.EncodeText(recorded()), 0o600); err != nil {

@@ -14,7 +14,8 @@ import (
 var errTooLong = errors.New("it is longer than any unit")
 
 // decoder receives and decodes answers. It decodes at most one answer for each processor at a time,
-// because the origin decides how much memory and time an answer takes.
+// because the origin decides how much memory and time an answer takes. A batch may decode the rest
+// of its chunks later: when they are stored, or when another reader of the unit wants them.
 type decoder struct {
 	slots    chan struct{}
 	requests atomic.Int64

@@ -75,7 +75,7 @@ const (
 	// maxGuesses bounds how often the guess of a start is repeated. Half of it suffices for
 	// programs with many libraries and modules.
 	maxGuesses = 12
-	// maxGuessing bounds the starts that are guessed at a time, and those that are prepared.
+	// maxGuessing bounds the guesses that are computed at a time, and those that prepare starts.
 	maxGuessing = 4
 	// maxPrepared is how many uncompressed bytes of programs that may run are fetched before the
 	// last step of preparing them.

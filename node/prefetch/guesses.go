@@ -34,8 +34,9 @@ type guesses struct {
 	source    Source
 	requests  *requests
 	account   account
-	guessing  chan struct{}                            // of the Prefetcher: one for each start that is guessed
-	preparing chan struct{}                            // of the Prefetcher: one for each start that is prepared
+	guessing  chan struct{}                            // of the Prefetcher: one for each guess that is computed
+	preparing chan struct{}                            // the same of starts that are prepared
+	fetching  chan struct{}                            // one for each chunk that is fetched
 	blocked   func() error                             // Options.Blocked
 	config    func(tree chunk.ID) (guess.Config, bool) // Options.Config; nil: nothing is guessed
 	metadata  string                                   // the path of the metadata image; empty: nothing is guessed
@@ -58,7 +59,7 @@ var _ device.Observer = (*guesses)(nil)
 func newGuesses(p *Prefetcher, d *Device) *guesses {
 	g := &guesses{device: d.Device, source: d.source, requests: d.requests,
 		account: newAccount(d.Extents(), &p.guesses), guessing: p.guessing, preparing: p.preparing,
-		blocked: p.options.Blocked}
+		fetching: make(chan struct{}, maxDeviceFetches), blocked: p.options.Blocked}
 	if p.options.Limit > 0 {
 		g.config = p.options.Config
 	}
@@ -81,7 +82,7 @@ func (g *guesses) Observe(r device.Read) {
 		if !isRead(s) {
 			left = append(left, s)
 		} else if !g.ended {
-			g.work.Go(func() { g.run(g.guessing, func(of *guess.Image) { g.start(of, s) }) })
+			g.work.Go(func() { g.run(func(of *guess.Image) { g.start(of, s) }) })
 		}
 	}
 	g.waiting.Store(&left)
@@ -100,7 +101,7 @@ func (g *guesses) begin() bool {
 	defer g.mu.Unlock()
 	if !g.begun {
 		g.begun = true
-		g.work.Go(func() { g.run(g.guessing, g.all) })
+		g.work.Go(func() { g.run(g.all) })
 	}
 	return true
 }
@@ -114,14 +115,8 @@ func (g *guesses) end() {
 	g.work.Wait()
 }
 
-// run calls fn with the image, in a slot. An error ends it: a start can do without a guess.
-func (g *guesses) run(slots chan struct{}, fn func(of *guess.Image)) {
-	select {
-	case slots <- struct{}{}:
-		defer func() { <-slots }()
-	case <-g.ctx.Done():
-		return
-	}
+// run calls fn with the image. An error ends it: a start can do without a guess.
+func (g *guesses) run(fn func(of *guess.Image)) {
 	config, ok := g.config(g.device.Extents().ID())
 	if !ok {
 		return
@@ -145,7 +140,7 @@ func (g *guesses) all(of *guess.Image) {
 	g.wait(others)
 	for _, s := range others {
 		if g.isFar(s) {
-			g.work.Go(func() { g.run(g.preparing, func(of *guess.Image) { g.prepare(of, s) }) })
+			g.work.Go(func() { g.run(func(of *guess.Image) { g.prepare(of, s) }) })
 		}
 	}
 	for _, s := range starts {
@@ -175,7 +170,7 @@ func (g *guesses) prepare(of *guess.Image, s guess.Start) {
 		if g.blocked() != nil || g.prepared.Load() > maxPrepared || g.spent.Load() > int64(maxSpent) {
 			return
 		}
-		missing, _ := g.guess(ctx, of, s)
+		missing, _ := g.guess(ctx, g.preparing, of, s)
 		for _, m := range missing {
 			g.prepared.Add(int64(m.ref.Length))
 		}
@@ -201,7 +196,7 @@ func (g *guesses) start(of *guess.Image, s guess.Start) {
 		if g.blocked() != nil || g.spent.Load() > int64(maxSpent) {
 			return
 		}
-		missing, recording := g.guess(ctx, of, s)
+		missing, recording := g.guess(ctx, g.guessing, of, s)
 		if round == 0 {
 			missing = g.addFirst(missing, s)
 		}
@@ -236,10 +231,17 @@ func (g *guesses) addFirst(missing []missed, s guess.Start) []missed {
 	return missing
 }
 
-// guess returns a recording of a probable start, and the chunks that it has missed.
-func (g *guesses) guess(ctx context.Context, of *guess.Image, s guess.Start) (
+// guess returns a recording of a probable start, and the chunks that it has missed. It waits for a
+// slot.
+func (g *guesses) guess(ctx context.Context, slots chan struct{}, of *guess.Image, s guess.Start) (
 	missing []missed, found trace.Recording,
 ) {
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	case <-ctx.Done():
+		return nil, found
+	}
 	began := time.Now()
 	defer func() { g.spent.Add(int64(time.Since(began))) }()
 	ctx, cancel := context.WithTimeout(ctx, maxSpent/4)
@@ -274,13 +276,20 @@ type missed struct {
 // reports whether all have arrived.
 func (g *guesses) fetch(ctx context.Context, missing []missed) (arrived func() bool) {
 	var group errgroup.Group
-	group.SetLimit(maxDeviceFetches)
 	for _, m := range missing {
 		if g.account.debt(startupPart) > startupCredit {
 			return func() bool { _ = group.Wait(); return false }
 		}
+		select {
+		case g.fetching <- struct{}{}:
+		case <-ctx.Done():
+			return func() bool { _ = group.Wait(); return false }
+		}
 		g.account.charge(m.extent, m.ref.Length)
-		group.Go(func() error { return g.source.Prefetch(ctx, m.ref) })
+		group.Go(func() error {
+			defer func() { <-g.fetching }()
+			return g.source.Prefetch(ctx, m.ref)
+		})
 	}
 	return func() bool { return group.Wait() == nil }
 }

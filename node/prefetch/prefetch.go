@@ -97,8 +97,8 @@ type Prefetcher struct {
 	queue   *queue
 	plans   chan struct{} // one for each startup pack whose units are being listed
 	loads   loads
-	// guessing has a value for each start that is being guessed, and preparing for each one that
-	// is being prepared. So a start that has begun does not wait for those that may begin.
+	// guessing has a value for each guess that is being computed, and preparing for each one that
+	// prepares a start. So a start that has begun does not wait for those that may begin.
 	guessing, preparing chan struct{}
 
 	startup    yield

@@ -14,7 +14,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // Size is the length of an ID in bytes.
@@ -33,7 +32,10 @@ func ParseID(s string) (ID, error) {
 	if len(s) != 2*Size {
 		return ID{}, fmt.Errorf("parse ID %q: want %d hexadecimal digits", s, 2*Size)
 	}
-	if _, err := hex.Decode(id[:], []byte(s)); err != nil || strings.ToLower(s) != s {
+	var lower [2 * Size]byte // the digits of id, in lower case
+	_, err := hex.Decode(id[:], []byte(s))
+	hex.Encode(lower[:], id[:])
+	if err != nil || string(lower[:]) != s {
 		return ID{}, fmt.Errorf("parse ID %q: want %d lower-case hexadecimal digits", s, 2*Size)
 	}
 	return id, nil

@@ -2,6 +2,7 @@ package stargz
 
 import (
 	"archive/tar"
+	"strings"
 
 	"lighter/format/tree"
 )
@@ -10,12 +11,16 @@ import (
 // needs, which come first, and all others. The table is in the tar, too.
 const (
 	landmark   = ".prefetch.landmark"
-	noLandmark = ".no.prefetch.landmark"
+	noLandmark = ".no" + landmark
 )
 
 // Hides reports whether an entry of that name is a file of the format itself, which a Layer leaves
 // out, as stargz-snapshotter does.
-func (f Format) Hides(name string) bool { return f.hasOwnFiles() && isOwnFile(cleanName(name)) }
+func (f Format) Hides(name string) bool {
+	// Cleaning a name takes longer than looking for the parts that all of the names have.
+	may := strings.Contains(name, landmark) || strings.Contains(name, tableName)
+	return may && f.hasOwnFiles() && isOwnFile(cleanName(name))
+}
 
 // Prefetch says what the writer of a layer expects a start to read. stargz-snapshotter fetches all
 // of it before the first start.

@@ -123,7 +123,10 @@ func NewEntry(h *tar.Header) *Entry {
 // LeavesFile reports whether an entry of that name becomes a file: it is neither the root nor a
 // whiteout.
 func LeavesFile(name string) bool {
-	base := path.Base(path.Clean(name))
+	base := path.Base(name)
+	if base == "." || base == ".." {
+		base = path.Base(path.Clean(name))
+	}
 	return base != "." && base != ".." && base != "/" && !strings.HasPrefix(base, whiteoutPrefix)
 }
 

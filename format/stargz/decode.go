@@ -10,6 +10,7 @@ import (
 	"hash"
 	"io"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -146,10 +147,12 @@ func decodeRows(dec *jsontext.Decoder, in *rowReader, b *builder) error {
 	case token.Kind() != jsontext.KindBeginArray:
 		return fmt.Errorf("got %s, want [", shorten(token.String()))
 	}
+	r := row{}
 	for n := 0; dec.PeekKind() != jsontext.KindEndArray; n++ {
 		in.allow()
-		r := row{}
-		if err := r.decode(dec); err != nil {
+		last := r
+		r = row{}
+		if err := r.decode(dec, &last); err != nil {
 			return fmt.Errorf("row %d: %w", n, noEOF(err))
 		}
 		if err := b.add(&r); err != nil {
@@ -207,17 +210,31 @@ func readNumber[T int | int64](dec *jsontext.Decoder, to *T) error {
 	return nil
 }
 
-// readText reads a string, or null, which changes nothing.
-func readText(dec *jsontext.Decoder, to *string) error {
-	token, err := dec.ReadToken()
-	switch {
-	case err != nil || token.Kind() == jsontext.KindNull:
+// readText reads a string, or null, which changes nothing. If the string equals known, it takes no
+// memory.
+func readText(dec *jsontext.Decoder, to *string, known string) error {
+	value, err := dec.ReadValue()
+	if err != nil || value.Kind() == jsontext.KindNull {
 		return err
-	case token.Kind() != jsontext.KindString:
-		return fmt.Errorf("%s is not a string", shorten(token.String()))
 	}
-	*to = token.String()
+	if value.Kind() != jsontext.KindString {
+		return fmt.Errorf("%s is not a string", shorten(string(value)))
+	}
+	text := unquote(value)
+	if *to = known; string(text) != known {
+		*to = string(text)
+	}
 	return nil
+}
+
+// unquote returns the text of a string. Bytes that are not UTF-8 become U+FFFD.
+func unquote(value jsontext.Value) []byte {
+	text := value[1 : len(value)-1]
+	if bytes.IndexByte(text, '\\') < 0 && utf8.Valid(text) {
+		return text
+	}
+	text, _ = jsontext.AppendUnquote(nil, value) // the error says that there are such bytes
+	return text
 }
 
 func noEOF(err error) error {

@@ -59,16 +59,17 @@ var types = map[string]byte{
 	"char": tar.TypeChar, "block": tar.TypeBlock, "fifo": tar.TypeFifo,
 }
 
-// decode reads a row. Names of fields that a row does not have are skipped.
-func (r *row) decode(dec *jsontext.Decoder) error {
+// decode reads a row. Names of fields that a row does not have are skipped. Strings that are often
+// those of the last row are shared with it.
+func (r *row) decode(dec *jsontext.Decoder, last *row) error {
 	return readFields(dec, func(key []byte) error {
 		switch string(key) {
 		case "type":
-			return readText(dec, &r.Type)
+			return readText(dec, &r.Type, last.Type)
 		case "name":
-			return readText(dec, &r.Name)
+			return readText(dec, &r.Name, last.Name)
 		case "linkName":
-			return readText(dec, &r.LinkName)
+			return readText(dec, &r.LinkName, "")
 		case "mode":
 			return readNumber(dec, &r.Mode)
 		case "uid":
@@ -76,7 +77,7 @@ func (r *row) decode(dec *jsontext.Decoder) error {
 		case "gid":
 			return readNumber(dec, &r.GID)
 		case "modtime":
-			return readText(dec, &r.ModTime)
+			return readText(dec, &r.ModTime, last.ModTime)
 		case "devMajor":
 			return readNumber(dec, &r.DevMajor)
 		case "devMinor":
@@ -86,7 +87,7 @@ func (r *row) decode(dec *jsontext.Decoder) error {
 		case "size":
 			return readNumber(dec, &r.Size)
 		case "digest":
-			return readText(dec, &r.Digest)
+			return readText(dec, &r.Digest, "")
 		case "offset":
 			return readNumber(dec, &r.Offset)
 		case "innerOffset":
@@ -98,9 +99,9 @@ func (r *row) decode(dec *jsontext.Decoder) error {
 		case "chunkSize":
 			return readNumber(dec, &r.ChunkSize)
 		case "chunkDigest":
-			return readText(dec, &r.ChunkDigest)
+			return readText(dec, &r.ChunkDigest, r.Digest)
 		case "chunkType":
-			return readText(dec, &r.ChunkType)
+			return readText(dec, &r.ChunkType, last.ChunkType)
 		}
 		return skip(dec, key)
 	})
@@ -112,7 +113,7 @@ func (r *row) decodeXattrs(dec *jsontext.Decoder) error {
 		name, err := jsontext.AppendUnquote(nil, append(append([]byte{'"'}, key...), '"'))
 		value := ""
 		if err == nil {
-			err = readText(dec, &value)
+			err = readText(dec, &value, "")
 		}
 		if err == nil {
 			r.Xattrs[string(name)], err = base64.StdEncoding.DecodeString(value)

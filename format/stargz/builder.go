@@ -38,6 +38,22 @@ type builder struct {
 	zeros   int64 // that were hashed
 	file    file  // the last regular file
 	marks   marks
+
+	freeEntries block[tree.Entry]
+	freeExtents block[tree.Extent]
+}
+
+// block has values that are allocated together, which is faster than one by one.
+type block[T any] []T
+
+// take returns a slice of one value.
+func (b *block[T]) take() []T {
+	if len(*b) == 0 {
+		*b = make([]T, 128)
+	}
+	t := (*b)[:1:1]
+	*b = (*b)[1:]
+	return t
 }
 
 func newBuilder(t Table) *builder { return &builder{table: t} }
@@ -58,8 +74,8 @@ func (b *builder) add(r *row) error {
 	if err := b.endFile(); err != nil {
 		return err
 	}
-	e, err := r.entry()
-	if err != nil {
+	e := &b.freeEntries.take()[0]
+	if err := r.entry(e); err != nil {
 		return err
 	}
 	size := entryMemory + int64(len(e.Name)+len(e.Linkname))

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 
 	"lighter/format/chunk"
 	"lighter/format/tree"
@@ -156,8 +157,14 @@ func (b *builder) keepPart(p part, x tree.Extent) error {
 	}
 	if b.file.dropped {
 		p.id, p.length = chunk.ID{}, 0
+	} else if extents := &b.file.entry.Content.Extents; *extents == nil {
+		*extents = b.freeExtents.take()
+		(*extents)[0] = x
 	} else {
-		b.file.entry.Content.Extents = append(b.file.entry.Content.Extents, x)
+		*extents = append(*extents, x)
+	}
+	if len(b.parts) == cap(b.parts) {
+		b.parts = slices.Grow(b.parts, len(b.parts)+1) // append would grow it by a quarter, and copy more often
 	}
 	b.parts = append(b.parts, p)
 	return nil

@@ -122,27 +122,27 @@ func (r *row) decodeXattrs(dec *jsontext.Decoder) error {
 	})
 }
 
-// entry returns the entry of a row that is no chunk, without its content.
-func (r *row) entry() (*tree.Entry, error) {
+// entry sets e to the entry of a row that is no chunk, without its content.
+func (r *row) entry(e *tree.Entry) error {
 	kind, ok := types[r.Type]
 	if !ok {
-		return nil, fmt.Errorf("unknown type %q", shorten(r.Type))
+		return fmt.Errorf("unknown type %q", shorten(r.Type))
 	}
 	if err := checkName(r.Name); err != nil {
-		return nil, fmt.Errorf("name: %w", err)
+		return fmt.Errorf("name: %w", err)
 	}
-	e := &tree.Entry{Type: kind, Name: r.Name, Mode: r.Mode & 0o7777, UID: r.UID, GID: r.GID}
+	*e = tree.Entry{Type: kind, Name: r.Name, Mode: r.Mode & 0o7777, UID: r.UID, GID: r.GID}
 	switch kind {
 	case tar.TypeLink, tar.TypeSymlink:
 		if err := checkName(r.LinkName); err != nil {
-			return nil, fmt.Errorf("link target: %w", err)
+			return fmt.Errorf("link target: %w", err)
 		}
 		e.Linkname = r.LinkName
 	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
 		e.Major, e.Minor = r.DevMajor, r.DevMinor
 	case tar.TypeReg:
 		if r.Size < 0 {
-			return nil, fmt.Errorf("file of %d bytes", r.Size)
+			return fmt.Errorf("file of %d bytes", r.Size)
 		}
 		if tree.LeavesFile(r.Name) {
 			e.Size = r.Size
@@ -150,10 +150,10 @@ func (r *row) entry() (*tree.Entry, error) {
 	}
 	var err error
 	if e.Mtime, err = r.mtime(); err != nil {
-		return nil, err
+		return err
 	}
 	e.Xattrs, err = r.xattrs()
-	return e, err
+	return err
 }
 
 // checkName refuses names that differ from those in the tar.

@@ -31,7 +31,17 @@ func makeUnits(t Table, parts []part) ([]unit, error) {
 	slices.SortStableFunc(parts, func(a, b part) int {
 		return cmp.Or(cmp.Compare(a.offset, b.offset), cmp.Compare(a.inner, b.inner))
 	})
-	m := unitMaker{format: t.Format, spots: make(map[chunk.ID]spot, len(parts))}
+	members, chunks := 0, 0
+	for i, p := range parts {
+		if i == 0 || p.offset != parts[i-1].offset {
+			members++
+		}
+		if p.length > 0 {
+			chunks++
+		}
+	}
+	m := unitMaker{format: t.Format, units: make([]unit, 0, members), places: make([]place, 0, chunks),
+		spots: make(map[chunk.ID]spot, chunks)}
 	for len(parts) > 0 {
 		n := 1
 		for n < len(parts) && parts[n].offset == parts[0].offset {
@@ -52,7 +62,7 @@ func makeUnits(t Table, parts []part) ([]unit, error) {
 type unitMaker struct {
 	format Format
 	units  []unit
-	places []place // of the next unit
+	places []place // of the next unit; those of all units share an array
 	spots  map[chunk.ID]spot
 }
 
@@ -119,7 +129,8 @@ func (m *unitMaker) close(offset, end int64) error {
 		return fmt.Errorf("a chunk ends %d plain bytes inside, in %d stored bytes; the limit is %d",
 			plain, length, int64(maxUnitStored))
 	}
-	m.units = append(m.units, unit{offset: offset, length: length, format: m.format, chunks: m.places})
-	m.places = nil
+	n := len(m.places)
+	m.units = append(m.units, unit{offset: offset, length: length, format: m.format, chunks: m.places[:n:n]})
+	m.places = m.places[n:]
 	return nil
 }

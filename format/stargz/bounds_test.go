@@ -96,7 +96,7 @@ func TestMemoryIsBounded(t *testing.T) {
 
 // A table that decompresses to more than it may is refused, and so is one that is too long.
 func TestTableBytesAreBounded(t *testing.T) {
-	_, err := io.Copy(io.Discard, newDigested(&endless{rest: strings.Repeat(" ", 1<<20)}, 10<<20, "plain"))
+	_, err := io.Copy(io.Discard, newDigested(&endless{rest: strings.Repeat(" ", 1<<20)}, 10<<20, "plain", chunk.ID{}))
 	if err == nil || err.Error() != "more than the limit of 10485760 plain bytes" {
 		t.Errorf("got %v, want an error about the limit", err)
 	}

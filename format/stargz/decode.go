@@ -39,24 +39,24 @@ func Decode(ctx context.Context, t Table, stored io.Reader) (*Layer, error) {
 }
 
 func decode(ctx context.Context, t Table, stored io.Reader) (*Layer, error) {
-	in := newDigested(stored, MaxStored, "stored")
+	in := newDigested(stored, MaxStored, "stored", t.Stored)
 	plain, err := openTable(t.Format, in)
 	if err != nil {
 		return nil, err
 	}
 	defer plain.Close()
-	text := newDigested(plain, MaxPlain, "plain")
+	text := newDigested(plain, MaxPlain, "plain", t.Plain)
 	l, err := decodeText(ctx, t, text)
 	if err != nil {
 		return nil, err
 	}
-	if err := text.check(t.Plain, t.PlainLength); err != nil {
+	if err := text.check(t.PlainLength); err != nil {
 		return nil, &chunk.InvalidError{What: "the table", Err: fmt.Errorf("its plain bytes: %w", err)}
 	}
 	if _, err := io.Copy(io.Discard, in); err != nil {
 		return nil, fmt.Errorf("read what follows it: %w", err)
 	}
-	if err := in.check(t.Stored, t.Length); err != nil {
+	if err := in.check(t.Length); err != nil {
 		return nil, &chunk.InvalidError{What: "the table", Err: fmt.Errorf("its stored bytes: %w", err)}
 	}
 	return l, nil
@@ -272,29 +272,32 @@ func (r *rowReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// digested is a reader that hashes what it reads, up to a limit.
+// digested is a reader that hashes what it reads, up to a limit, if its digest is known.
 type digested struct {
 	r           io.Reader
 	what        string
 	limit, read int64
+	want        chunk.ID // zero: not known
 	sum         hash.Hash
 }
 
-func newDigested(r io.Reader, limit int64, what string) *digested {
-	return &digested{r: r, what: what, limit: limit, sum: sha256.New()}
+func newDigested(r io.Reader, limit int64, what string, want chunk.ID) *digested {
+	return &digested{r: r, what: what, limit: limit, want: want, sum: sha256.New()}
 }
 
 func (d *digested) Read(p []byte) (int, error) {
 	n, err := d.r.Read(p)
-	d.sum.Write(p[:n])
+	if !d.want.IsZero() {
+		d.sum.Write(p[:n])
+	}
 	if d.read += int64(n); d.read > d.limit {
 		return 0, fmt.Errorf("more than the limit of %d %s bytes", d.limit, d.what)
 	}
 	return n, err
 }
 
-// check compares what was read with a digest and a length. A zero ID and length 0 are not compared.
-func (d *digested) check(id chunk.ID, length int64) error {
+// check compares what was read with its digest and a length. Length 0 is not compared.
+func (d *digested) check(length int64) error {
 	if length > 0 && d.read != length {
 		err := fmt.Errorf("%d, want %d", d.read, length)
 		if d.read < length {
@@ -302,8 +305,8 @@ func (d *digested) check(id chunk.ID, length int64) error {
 		}
 		return err
 	}
-	if got := chunk.ID(d.sum.Sum(nil)); !id.IsZero() && got != id {
-		return fmt.Errorf("their digest is %s, want %s", got.Short(), id.Short())
+	if got := chunk.ID(d.sum.Sum(nil)); !d.want.IsZero() && got != d.want {
+		return fmt.Errorf("their digest is %s, want %s", got.Short(), d.want.Short())
 	}
 	return nil
 }

@@ -37,7 +37,11 @@ func (l *Layer) Map(blob chunk.ID, size int64) (*layer.Layer, error) {
 }
 
 func (l *Layer) mapped(blob chunk.ID, size int64) (*mapper, error) {
-	m := &mapper{layer.Layer{Table: layer.NewBuilder(blob, size), Units: map[chunk.ID]uint32{}},
+	chunks := 0 // at most, divided ones included
+	for _, u := range l.units {
+		chunks += len(u.chunks) + int(u.chunks[0].length/chunk.MaxLength)
+	}
+	m := &mapper{layer.Layer{Table: layer.NewBuilder(blob, size), Units: make(map[chunk.ID]uint32, chunks)},
 		map[chunk.ID][]tree.Extent{}, 0}
 	if n := l.prefetch.Units; n > 0 {
 		m.landmark = l.units[n-1].offset + 1
@@ -52,7 +56,7 @@ func (l *Layer) mapped(blob chunk.ID, size int64) (*mapper, error) {
 			if err := m.add(next); err != nil {
 				return nil, err
 			}
-			next, plain = layer.Unit{}, 0
+			next, plain = layer.Unit{Chunks: next.Chunks[:0]}, 0
 		}
 		if u.isLarge() {
 			if err := m.divide(u); err != nil {
@@ -61,7 +65,7 @@ func (l *Layer) mapped(blob chunk.ID, size int64) (*mapper, error) {
 			continue
 		}
 		if len(next.Chunks) == 0 {
-			next = layer.Unit{Offset: u.offset, Codec: u.codec()}
+			next = layer.Unit{Offset: u.offset, Codec: u.codec(), Chunks: next.Chunks}
 		}
 		plain += end
 		next.Stored = max(next.Stored, u.offset+u.length-next.Offset)

@@ -3,6 +3,7 @@ package stargz
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"lighter/format/chunk"
 	"lighter/format/layer"
@@ -131,7 +132,8 @@ type mappedSource struct {
 // Next implements tree.LayerSource.
 func (s *mappedSource) Next() (*tree.Entry, error) {
 	e, err := s.from.Next()
-	if err != nil || len(s.divided) == 0 {
+	isDivided := func(x tree.Extent) bool { return s.divided[x.ID] != nil }
+	if err != nil || !slices.ContainsFunc(e.Content.Extents, isDivided) {
 		return e, err
 	}
 	mapped := *e

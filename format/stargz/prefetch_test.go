@@ -89,3 +89,18 @@ func TestFilesOfTheFormat(t *testing.T) {
 		t.Errorf("both landmarks: got %+v, want nothing to fetch", p)
 	}
 }
+
+// A file of the format is hidden however its name is written.
+func TestHides(t *testing.T) {
+	for name, want := range map[string]bool{
+		landmark: true, "/" + noLandmark: true, "a/../" + tableName + "/.": true, landmark + "/a/..": true,
+		"a": false, "a/" + landmark: false, landmark + "/..": false, landmark + "s": false, "": false,
+	} {
+		if got := StargzZstd.Hides(name); got != want {
+			t.Errorf("%q is hidden: %t, want %t", name, got, want)
+		}
+		if ContainersZstd.Hides(name) {
+			t.Errorf("%q is hidden in a format that has no such files", name)
+		}
+	}
+}

@@ -188,3 +188,17 @@ func TestSmallFilesMayHaveExtents(t *testing.T) {
 		t.Errorf("Scan returned %v, want an error", err)
 	}
 }
+
+// Names need not be clean.
+func TestLeavesFile(t *testing.T) {
+	for _, name := range []string{"a", "a/", "./a//", "a/b/..", "a/b/.", "../a", ".wh.x/..a", ".../"} {
+		if !LeavesFile(name) {
+			t.Errorf("%q leaves no file", name)
+		}
+	}
+	for _, name := range []string{"", ".", "/", "..", "a/..", "/..", "a/.wh.b", ".wh.a/", ".wh.a/.", "a/.wh.b/c/..", ".wh..wh..opq"} {
+		if LeavesFile(name) {
+			t.Errorf("%q leaves a file", name)
+		}
+	}
+}

@@ -3,7 +3,6 @@ package erofs
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"io/fs"
 	"iter"
 	"slices"
@@ -13,26 +12,33 @@ import (
 	"lighter/format/tree"
 )
 
-// Finder looks up paths in an image. It has a cache of 1 MiB. It is not safe for concurrent use.
-type Finder struct{ c *checker }
+// maxDirs bounds the directories whose places a Finder remembers, by the bytes of their paths.
+const maxDirs = 1 << 20
+
+// Finder looks up paths in an image. It has a cache of 1 MiB, and remembers where directories are.
+// It is not safe for concurrent use.
+type Finder struct {
+	c    *checker
+	dirs map[string]uint64 // nids of directories by path; 0: there is none
+	kept int               // bytes of the paths in dirs
+}
 
 // Finder returns a new finder.
-func (m *Image) Finder() *Finder { return &Finder{&checker{pager: newPager(m), super: &m.super}} }
+func (m *Image) Finder() *Finder {
+	return &Finder{c: &checker{pager: newPager(m), super: &m.super}, dirs: map[string]uint64{}}
+}
 
 // Find returns the inode of an absolute path without "." and "..". It follows no symlinks: a path
 // through one is not found. It checks only what it reads; the image may be invalid elsewhere.
 // Errors wrap fs.ErrNotExist or ErrInvalid, or are the reader's.
 func (f *Finder) Find(path string) (Inode, error) {
-	nid := uint64(rootNid)
-	for _, name := range strings.Split(path, "/") {
-		if name == "" {
-			continue
-		}
-		child, err := f.child(nid, name)
-		if err != nil {
-			return Inode{}, f.failed(path, nid, err)
-		}
-		nid = child
+	last := strings.LastIndexByte(path, '/') + 1
+	nid, err := f.dir(path[:last])
+	if err == nil {
+		nid, err = f.walk(nid, path[last:])
+	}
+	if err != nil {
+		return Inode{}, f.failed(path, nid, err)
 	}
 	h, e, err := f.c.header(nid)
 	if err != nil {
@@ -44,6 +50,44 @@ func (f *Finder) Find(path string) (Inode, error) {
 	}
 	in.Inline = slices.Clone(in.Inline)
 	return in, nil
+}
+
+// dir returns the nid of a directory, and remembers it. Its errors are those of walk.
+func (f *Finder) dir(path string) (uint64, error) {
+	if nid, known := f.dirs[path]; known {
+		if nid == 0 {
+			return 0, fs.ErrNotExist
+		}
+		return nid, nil
+	}
+	nid, err := f.walk(rootNid, path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nid, err
+	}
+	if f.kept += len(path); f.kept > maxDirs {
+		clear(f.dirs)
+		f.kept = len(path)
+	}
+	if f.dirs[path] = nid; err != nil {
+		f.dirs[path] = 0
+	}
+	return nid, err
+}
+
+// walk returns the nid of a path that begins in a directory. With an error, the nid is that of the
+// directory at which the walk ended.
+func (f *Finder) walk(nid uint64, path string) (uint64, error) {
+	for name := range strings.SplitSeq(path, "/") {
+		if name == "" {
+			continue
+		}
+		child, err := f.child(nid, name)
+		if err != nil {
+			return nid, err
+		}
+		nid = child
+	}
+	return nid, nil
 }
 
 // Names returns the first names in a directory, sorted, at most limit. It returns none if path is
@@ -72,7 +116,7 @@ func (f *Finder) Names(path string, limit int) (names []string, err error) {
 
 func (f *Finder) failed(path string, nid uint64, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%q: %w", path, err)
+		return &fs.PathError{Op: "find", Path: path, Err: fs.ErrNotExist}
 	}
 	return f.c.at(path, nid, err)
 }

@@ -2,7 +2,9 @@ package erofs
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"strings"
 	"testing"
 )
 
@@ -19,9 +21,32 @@ func TestFindNothing(t *testing.T) {
 			t.Errorf("%q: got %+v, error %v; want ErrNotExist", path, in, err)
 		}
 	}
-	for _, path := range []string{"/", "", "/d", "/d/zz", "d/zz", "/link"} {
+	for _, path := range []string{"/", "", "/d", "/d/zz", "d/zz", "/link", "//d//zz", "/d/"} {
 		if _, err := f.Find(path); err != nil {
 			t.Errorf("%q: got %v, want no error", path, err)
+		}
+	}
+}
+
+// A Finder remembers directories, whether they exist or not, in bounded memory.
+func TestFindRemembers(t *testing.T) {
+	m, _, _ := image(t, dirOf(name("d", dirOf(name("zz", file("z"))))))
+	f := m.Finder()
+	for i := range 20_000 {
+		missing := fmt.Sprintf("/d/%d/%s", i/2, strings.Repeat("x", 200))
+		if in, err := f.Find(missing + "/zz"); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("%q: got %+v, error %v; want ErrNotExist", missing, in, err)
+		}
+		if _, err := f.Find("/d/zz"); err != nil {
+			t.Fatal(err)
+		}
+		if size := 0; i%1000 == 0 {
+			for dir := range f.dirs {
+				size += len(dir)
+			}
+			if size > maxDirs || size != f.kept {
+				t.Fatalf("paths of %d bytes are remembered, and %d were counted: want at most %d", size, f.kept, maxDirs)
+			}
 		}
 	}
 }

@@ -35,6 +35,7 @@ const (
 	maxModules  = 4096      // modules imported by one program
 	maxNesting  = 100       // depth of modules that import modules
 	maxSource   = 256 << 10 // bytes that are read of a source file
+	maxScanned  = 16 << 20  // bytes of import statements kept in memory
 	maxPackages = 10        // installed packages that get a recording of their own
 	minPackage  = 2 << 20   // the least size of such a package, in bytes
 )

@@ -51,7 +51,10 @@ func newFiles(ctx context.Context, i *Image) *files {
 // resolve follows a path from the root as the kernel does. It returns the inode, and its path
 // without symbolic links.
 func (f *files) resolve(name string) (string, erofs.Inode, bool) {
-	name = path.Join("/", name) // the kernel resolves ".." after a link differently; such names do not occur
+	if !path.IsAbs(name) {
+		name = "/" + name
+	}
+	name = path.Clean(name) // the kernel resolves ".." after a link differently; such names do not occur
 	dir, base := path.Split(name)
 	if base == "" {
 		in, ok := f.find("/")
@@ -59,7 +62,7 @@ func (f *files) resolve(name string) (string, erofs.Inode, bool) {
 	}
 	at, known := f.dirs[dir]
 	if !known {
-		at = f.follow(dir)
+		at = f.directory(dir)
 		if len(f.dirs) < maxDirs {
 			f.dirs[dir] = at
 		}
@@ -67,13 +70,40 @@ func (f *files) resolve(name string) (string, erofs.Inode, bool) {
 	if at == "" {
 		return "", erofs.Inode{}, false
 	}
-	in, ok := f.find(path.Join(at, base))
-	if ok && in.Mode&tree.ModeType == tree.ModeSymlink {
-		at = f.follow(path.Join(at, base))
-		in, ok = f.find(at)
-		return at, in, ok && at != ""
+	return f.child(at, base)
+}
+
+// child resolves a name in a directory, whose path has no symbolic links.
+func (f *files) child(dir, name string) (string, erofs.Inode, bool) {
+	at := dir + "/" + name
+	if dir == "/" {
+		at = dir + name
 	}
-	return path.Join(at, base), in, ok
+	in, ok := f.find(at)
+	if ok && in.Mode&tree.ModeType == tree.ModeSymlink {
+		at = f.follow(at)
+		in, ok = f.find(at)
+		ok = ok && at != ""
+	}
+	return at, in, ok
+}
+
+// directory returns the path without symbolic links of a directory, which ends with a slash; "" if
+// there is none.
+func (f *files) directory(name string) string {
+	up, base := path.Split(name[:len(name)-1])
+	in, known := f.dirs[up]
+	if !known {
+		return f.follow(name)
+	}
+	if in == "" {
+		return ""
+	}
+	at, _, ok := f.child(in, base)
+	if !ok {
+		return ""
+	}
+	return at
 }
 
 // follow resolves all symbolic links in a path. It returns "" if the path leads nowhere.

@@ -104,6 +104,9 @@ type guesser struct {
 	path []string // directories of PATH
 	dir  string   // the working directory
 
+	scanned     map[string][]statement // of Python source files, by path
+	scannedSize int                    // about the bytes that scanned takes
+
 	// The following are about the current program.
 	entries []trace.Entry
 	left    int64 // bytes that may still be added
@@ -119,7 +122,7 @@ func newGuesser(f *files) *guesser {
 	}
 	path := strings.Split(env["PATH"], ":")
 	return &guesser{linker: newLinker(f, env), path: path[:min(len(path), maxSearchDirs)],
-		dir: "/" + f.Config.WorkingDir}
+		dir: "/" + f.Config.WorkingDir, scanned: map[string][]statement{}}
 }
 
 // starts returns what Image.Starts returns.

@@ -232,65 +232,6 @@ func TestGuess(t *testing.T) {
 	}
 }
 
-// The imports of a Python program are found in its sources.
-func TestGuessOfPython(t *testing.T) {
-	const site, lib = "/usr/local/lib/python3.11/dist-packages/", "/usr/lib/python3.11/"
-	files := linux()
-	for name, text := range map[string]string{
-		site + "pkg/__init__.py": `from .core import (
-    run,
-)
-from . import sub, value
-__version__ = 1
-def f():
-    import hidden
-`,
-		site + "pkg/core.py": `try:
-    import json.decoder as d, missing
-except ImportError:
-    pass
-if TYPE_CHECKING:
-    import hidden
-`,
-		site + "pkg/sub/__init__.py": "from ..other import x  # import hidden\nfrom pkg.native import y\n",
-		site + "pkg/other.py":        "import pkg, pkg.other; import hidden\n",
-		site + "pkg/__main__.py":     "import os\n",
-		site + "own.pth":             "import hook; __import__('late').start()\n/hidden\n", site + "late.py": "",
-		site + "hook.py": "", site + "hidden.py": "",
-		lib + "json/__init__.py": "", lib + "json/decoder.py": "from . import scanner", lib + "json/scanner.py": "",
-	} {
-		files[name] = long(text)
-	}
-	files[site+"pkg/native.cpython-311-x86_64-linux-gnu.so"] = elf("", "", "libxy.so.1")
-	files[site+"pkg/native.py"] = long("import hidden")
-	want := []string{site + "hook.py", site + "late.py", site + "pkg/__init__.py", site + "pkg/core.py",
-		lib + "json/__init__.py", lib + "json/decoder.py", lib + "json/scanner.py",
-		site + "pkg/sub/__init__.py", site + "pkg/other.py", site +
-			"pkg/native.cpython-311-x86_64-linux-gnu.so", "/usr/lib/x86_64-linux-gnu/libxy.so.1"}
-	for _, argv := range [][]string{{"python3", "-c", "import pkg"}, {"python3", "-u", "-W", "x", "-m", "pkg"},
-		{"python3", "/app/main.py", "pkg"}} {
-		files["/app/main.py"] = long("#!/usr/bin/env python3\nimport beside\nfrom pkg import value\n")
-		files["/app/beside.py"] = long("")
-		_, got := files.guess(t, Config{Cmd: argv})
-		for _, name := range want {
-			if !slices.Contains(got, name) {
-				t.Errorf("%q: guessed %q, want %s in it", argv, got, name)
-			}
-		}
-		if slices.Contains(got, site+"hidden.py") || slices.Contains(got,
-			"/app/beside.py") != (argv[1] == "/app/main.py") || slices.Contains(got, lib+"os.py") {
-			t.Errorf("%q: guessed %q, want no hidden.py and no os.py, and beside.py only for main.py", argv, got)
-		}
-	}
-	// The largest packages have guesses of their own.
-	files[site+"pkg/data"] = strings.Repeat("x", chunk.MaxLength)
-	files[site+"pkg/more"] = strings.Repeat("y", chunk.MaxLength)
-	recordings, _ := files.guess(t, Config{Cmd: []string{"sh"}})
-	if last := recordings[len(recordings)-1].Entries; last[0].Path != site+"pkg/__init__.py" {
-		t.Errorf("the last guess is of %v, want package pkg", last)
-	}
-}
-
 // The guess of an odd or hostile image is small, and no error.
 func TestGuessOfOddImages(t *testing.T) {
 	loop := contents{"/a": "-> b", "/b": "-> a", "/c": "-> c/c/c/c", "/d": "-> " + strings.Repeat("d/", 2000)}
@@ -328,8 +269,10 @@ func TestGuessOfOddImages(t *testing.T) {
 func TestStarts(t *testing.T) {
 	c := linux()
 	c["/usr/lib/python3/dist-packages/large/__init__.py"] = long("import large.more")
+	c["/usr/lib/python3/dist-packages/other/__init__.py"] = long("import large.most")
 	for _, name := range []string{"more", "most", "rest"} {
 		c["/usr/lib/python3/dist-packages/large/"+name+".py"] = strings.Repeat("# "+name+"\n", minPackage/20)
+		c["/usr/lib/python3/dist-packages/other/"+name+".py"] = strings.Repeat("#"+name+"\n", minPackage/18)
 	}
 	chunks := map[chunk.ID]string{}
 	image := open(t, c.dir("/", chunks), chunks)
@@ -338,12 +281,12 @@ func TestStarts(t *testing.T) {
 		cmd  []string
 		want string
 	}{
-		{[]string{"/app/main.py"}, "/app/main.py* /usr/bin/sh /usr/bin/python3.11 large"},
-		{[]string{"python3", "-c", ""}, "/usr/bin/python3.11* /usr/bin/sh large"},
-		{[]string{"nothing"}, "/usr/bin/sh /usr/bin/python3.11 large"},
-		{[]string{"sh"}, "/usr/bin/sh /usr/bin/python3.11 large"},
-		{[]string{"sh", "-c", "x"}, "/usr/bin/sh* /usr/bin/python3.11 large"},
-		{nil, "/usr/bin/sh /usr/bin/python3.11 large"},
+		{[]string{"/app/main.py"}, "/app/main.py* /usr/bin/sh /usr/bin/python3.11 large other"},
+		{[]string{"python3", "-c", ""}, "/usr/bin/python3.11* /usr/bin/sh large other"},
+		{[]string{"nothing"}, "/usr/bin/sh /usr/bin/python3.11 large other"},
+		{[]string{"sh"}, "/usr/bin/sh /usr/bin/python3.11 large other"},
+		{[]string{"sh", "-c", "x"}, "/usr/bin/sh* /usr/bin/python3.11 large other"},
+		{nil, "/usr/bin/sh /usr/bin/python3.11 large other"},
 	} {
 		image.Config, image.Chunk = Config{Cmd: test.cmd}, nil
 		starts, err := image.Starts(t.Context())
@@ -376,7 +319,7 @@ func TestStarts(t *testing.T) {
 			recordings = append(recordings, r)
 			first := s.program.path
 			if s.pkg != "" {
-				first = "/usr/lib/python3/dist-packages/large/__init__.py"
+				first = "/usr/lib/python3/dist-packages/" + s.pkg + "/__init__.py"
 			}
 			if in, err := image.Metadata.Finder().Find(first); err != nil || s.Trigger != int64(in.Address) ||
 				s.Length != in.Size {

@@ -21,6 +21,8 @@ type python struct {
 	site []string // directories of installed packages
 	dirs []string // search path of modules
 	seen map[string]bool
+
+	packageDirs map[string][]string // directories of packages that hasSubmodule was asked for
 }
 
 // python returns the guesser for an interpreter. It returns nil if the name of the interpreter has
@@ -28,7 +30,8 @@ type python struct {
 func (g *guesser) python(program regular, argv []string) *python {
 	version := pythonName.FindStringSubmatch(path.Base(program.path))[1]
 	prefixes := []string{path.Dir(path.Dir(program.path)), "/usr", "/usr/local"}
-	p := &python{guesser: g, tag: "cpython-" + strings.ReplaceAll(version, ".", ""), seen: map[string]bool{}}
+	p := &python{guesser: g, tag: "cpython-" + strings.ReplaceAll(version, ".", ""), seen: map[string]bool{},
+		packageDirs: map[string][]string{}}
 	for _, prefix := range prefixes {
 		lib := path.Join(prefix, "lib/python"+version)
 		if _, ok := g.open(path.Join(lib, "os.py")); ok {
@@ -116,6 +119,7 @@ func (p *python) run(argv []string) {
 			if r, ok := p.open(p.absolute(arg)); ok {
 				p.take(&r, span{0, maxScript})
 				p.dirs = append([]string{path.Dir(r.path)}, p.dirs...)
+				clear(p.packageDirs)
 				p.scan(string(p.bytes(&r, 0, maxSource)), "", 0)
 			}
 			return
@@ -125,7 +129,7 @@ func (p *python) run(argv []string) {
 
 // module adds a module, its parent packages, and what they import.
 func (p *python) module(name string, depth int) {
-	if p.seen[name] || depth > maxNesting || len(p.seen) > maxModules || len(name) > 200 {
+	if !p.isNew(name, depth) {
 		return
 	}
 	p.seen[name] = true
@@ -150,6 +154,11 @@ func (p *python) module(name string, depth int) {
 	}
 }
 
+// isNew reports whether a module may still be added.
+func (p *python) isNew(name string, depth int) bool {
+	return !p.seen[name] && depth <= maxNesting && len(p.seen) <= maxModules && len(name) <= 200
+}
+
 // source adds a Python source module, and what it imports. It reports whether there is such a
 // module.
 func (p *python) source(dir, name, pkg string, depth int) bool {
@@ -162,7 +171,7 @@ func (p *python) source(dir, name, pkg string, depth int) bool {
 	} else {
 		p.take(&r, span{0, maxScript})
 	}
-	p.scan(string(p.bytes(&r, 0, maxSource)), pkg, depth+1)
+	p.scanFile(&r, pkg, depth+1)
 	return true
 }
 
@@ -178,37 +187,42 @@ func (p *python) extension(dir, name string) bool {
 	return false
 }
 
-// scan adds what a source file imports at module level, outside of functions and classes. pkg is
-// the file's package.
+// scan adds what a source file imports. pkg is the file's package.
 func (p *python) scan(source, pkg string, depth int) {
-	inside := false // in a function, a class, or a block for type checkers only
-	for line := range strings.Lines(source) {
-		text := strings.TrimLeft(line, " \t")
-		first, rest, _ := strings.Cut(strings.TrimRight(text, "\r\n"), " ")
-		if len(text) == len(line) && strings.TrimSpace(text) != "" && !strings.HasPrefix(text, "#") &&
-			!strings.HasPrefix(text, ")") {
-			inside = first == "def" || first == "class" || first == "async" || strings.Contains(text, "TYPE_CHECKING")
+	for _, s := range statements(source) {
+		p.imports(s, pkg, depth)
+	}
+}
+
+// scanFile is scan for a file, which other packages may import, too.
+func (p *python) scanFile(r *regular, pkg string, depth int) {
+	all, known := p.scanned[r.path]
+	if !known {
+		all = statements(string(p.bytes(r, 0, maxSource)))
+		size := len(r.path)
+		for _, s := range all {
+			size += len(s.rest) + statementSize
 		}
-		if inside || first != "import" && first != "from" {
-			continue
+		if p.scannedSize+size <= maxScanned {
+			p.scannedSize += size
+			p.scanned[r.path] = all
 		}
-		rest, _, _ = strings.Cut(rest, "#")
-		for _, statement := range strings.Split(rest, ";")[:1] {
-			p.imports(first, strings.TrimSpace(statement), pkg, depth)
-		}
+	}
+	for _, s := range all {
+		p.imports(s, pkg, depth)
 	}
 }
 
 // imports adds what one import statement imports.
-func (p *python) imports(kind, rest, pkg string, depth int) {
-	if kind == "import" {
-		for _, name := range strings.Split(rest, ",") {
+func (p *python) imports(s statement, pkg string, depth int) {
+	if !s.isFrom {
+		for _, name := range strings.Split(s.rest, ",") {
 			name, _, _ = strings.Cut(strings.TrimSpace(name), " ")
 			p.module(name, depth)
 		}
 		return
 	}
-	from, names, ok := strings.Cut(rest, " import")
+	from, names, ok := strings.Cut(s.rest, " import")
 	if !ok {
 		return
 	}
@@ -230,22 +244,31 @@ func (p *python) imports(kind, rest, pkg string, depth int) {
 	p.module(from, depth)
 	for _, name := range strings.Split(strings.Trim(strings.TrimSpace(names), "()\\ "), ",") {
 		name, _, _ = strings.Cut(strings.TrimSpace(name), " ")
-		if isName(name) && from != "" && p.hasSubmodule(from, name) {
-			p.module(from+"."+name, depth)
+		full := from + "." + name
+		if isName(name) && from != "" && p.isNew(full, depth) && p.hasSubmodule(from, name) {
+			p.module(full, depth)
 		}
 	}
 }
 
 // hasSubmodule reports whether a package has a module of that name.
 func (p *python) hasSubmodule(pkg, name string) bool {
-	for _, dir := range p.dirs {
-		at := path.Join(dir, strings.ReplaceAll(pkg, ".", "/"))
-		if _, ok := p.find(at); !ok {
-			continue
+	dirs, known := p.packageDirs[pkg]
+	if !known {
+		for _, dir := range p.dirs {
+			at := path.Join(dir, strings.ReplaceAll(pkg, ".", "/"))
+			if _, ok := p.find(at); ok {
+				dirs = append(dirs, at)
+			}
 		}
+		if len(p.packageDirs) < maxModules {
+			p.packageDirs[pkg] = dirs
+		}
+	}
+	for _, dir := range dirs {
 		for _, file := range []string{name + ".py", name + "/__init__.py",
 			name + "." + p.tag + "-x86_64-linux-gnu.so"} {
-			if _, ok := p.find(path.Join(at, file)); ok {
+			if _, ok := p.find(path.Join(dir, file)); ok {
 				return true
 			}
 		}

@@ -8,12 +8,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 
 	"github.com/klauspost/compress/zstd"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
 
 	"lighter/format/attached"
 	"lighter/format/chunk"
@@ -26,15 +23,10 @@ import (
 	"lighter/format/plan"
 	"lighter/format/trace"
 	"lighter/registries/push"
-	"lighter/store"
 )
 
-const (
-	// rangesAtOnce is how many units are read at a time for startup packs.
-	rangesAtOnce = 4
-	// mapPages is the number of cached pages of the extent map, of 5 kB each.
-	mapPages = 1024
-)
+// mapPages is the number of cached pages of the extent map, of 5 kB each.
+const mapPages = 1024
 
 // openedTree is an index, with the tables of its layers as readers of the artifact have them.
 type openedTree struct {
@@ -116,11 +108,16 @@ func (t *openedTree) openTable(path string) (l openedLayer, err error) {
 
 // startups makes the startup packs that the recordings and the guess call for.
 func (w *work) startups(ctx context.Context, t *openedTree) (made layer.Startups, err error) {
+	chunks, err := newSpool(w, t)
+	if err != nil {
+		return made, err
+	}
+	defer func() { err = errors.Join(err, chunks.close()) }()
 	kept := plan.Sort(nil)
 	kept.Add(w.Recordings)
 	var guesses []trace.Recording
 	if w.Guess {
-		of := guess.Image{Metadata: t.metadata, Extents: t.extents, Config: w.Config, Chunk: newUnits(w, t).chunk}
+		of := guess.Image{Metadata: t.metadata, Extents: t.extents, Config: w.Config, Chunk: chunks.chunk}
 		if guesses, err = of.Recordings(ctx); err != nil {
 			return made, err
 		}
@@ -129,11 +126,9 @@ func (w *work) startups(ctx context.Context, t *openedTree) (made layer.Startups
 	if err != nil || len(packs) == 0 {
 		return made, err
 	}
-	chunks, err := w.collect(ctx, t, packs)
-	if err != nil {
+	if err := chunks.collect(ctx, packs); err != nil {
 		return made, err
 	}
-	defer func() { err = errors.Join(err, chunks.file.Close(), os.Remove(chunks.file.Name())) }()
 	made.Units = map[chunk.ID]chunk.Unit{}
 	for _, p := range packs {
 		if err := w.pack(ctx, &p, chunks, &made); err != nil {
@@ -183,106 +178,6 @@ func (w *work) pack(ctx context.Context, p *plan.Pack, chunks *spool, made *laye
 	made.Packs = append(made.Packs, named)
 	w.contents.Packs = append(w.contents.Packs, attached.Pack{Blob: d, Units: named.Units})
 	return nil
-}
-
-// spool has plain chunks in a file. It is safe for concurrent use while chunks are added.
-type spool struct {
-	file   *os.File
-	mu     sync.Mutex // guards the following
-	size   int64
-	places map[chunk.ID]int64 // offsets in file
-}
-
-func (s *spool) add(id chunk.ID, plain []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, err := s.file.WriteAt(plain, s.size); err != nil {
-		return err
-	}
-	s.places[id] = s.size
-	s.size += int64(len(plain))
-	return nil
-}
-
-// read returns a chunk. The chunks are verified once more.
-func (s *spool) read(ref chunk.Ref) ([]byte, error) {
-	at, found := s.places[ref.ID]
-	if !found {
-		return nil, fmt.Errorf("chunk %s: %w", ref.ID.Short(), chunk.ErrNotFound)
-	}
-	plain := make([]byte, ref.Length)
-	if _, err := s.file.ReadAt(plain, at); err != nil {
-		return nil, err
-	}
-	return plain, ref.Check(plain)
-}
-
-// collect reads the chunks of packs from the image's layers, each unit once.
-func (w *work) collect(ctx context.Context, t *openedTree, packs []plan.Pack) (s *spool, err error) {
-	file, err := os.CreateTemp(w.dir, "chunks-*")
-	if err != nil {
-		return nil, err
-	}
-	s = &spool{file: file, places: map[chunk.ID]int64{}}
-	wanted := make([]map[uint32][]chunk.ID, len(t.layers)) // by layer and unit
-	for i := range wanted {
-		wanted[i] = map[uint32][]chunk.ID{}
-	}
-	for _, p := range packs {
-		for _, ref := range slices.Concat(p.Units...) {
-			for i, l := range t.layers {
-				if n, found := l.places.Units[ref.ID]; found {
-					wanted[i][n] = append(wanted[i][n], ref.ID)
-					break
-				}
-			}
-		}
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(rangesAtOnce)
-	for i := range wanted {
-		for n, ids := range wanted[i] {
-			group.Go(func() error { return w.collectUnit(ctx, t.layers[i].table, w.Layers[i], n, ids, s) })
-		}
-	}
-	if err := group.Wait(); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return s, nil
-}
-
-func (w *work) collectUnit(ctx context.Context, t *layer.Table, d v1.Descriptor, n uint32, ids []chunk.ID,
-	to *spool) error {
-	u, err := t.Unit(n)
-	if err != nil {
-		return err
-	}
-	batch, err := w.readUnit(ctx, d, u)
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		plain, err := batch.Lookup(id)
-		if err == nil {
-			err = to.add(id, plain)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// readUnit reads a unit of a layer, and decodes it.
-func (w *work) readUnit(ctx context.Context, d v1.Descriptor, u *layer.Unit) (batch *layer.Batch, err error) {
-	err = w.From.Range(ctx, d, u.Offset, u.Stored, func(a store.Answer) error {
-		b, err := io.ReadAll(io.LimitReader(a.Body, u.Stored))
-		if err == nil {
-			batch, err = u.Decode(b)
-		}
-		return err
-	})
-	return batch, err
 }
 
 // ReadRecordings reads recordings, as "lighter trace export" writes them.

@@ -33,8 +33,13 @@ func (l *Layer) Dir(name string) error {
 }
 
 // File adds a file.
-func (l *Layer) File(name string, content []byte) error {
-	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content)), ModTime: madeAt}
+func (l *Layer) File(name string, content []byte) error { return l.file(name, 0o644, content) }
+
+// Program adds an executable file.
+func (l *Layer) Program(name string, content []byte) error { return l.file(name, 0o755, content) }
+
+func (l *Layer) file(name string, mode int64, content []byte) error {
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(content)), ModTime: madeAt}
 	if err := l.tar.WriteHeader(h); err != nil {
 		return err
 	}

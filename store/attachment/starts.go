@@ -142,7 +142,11 @@ func (w *work) startups(ctx context.Context, t *openedTree) (made layer.Startups
 func (w *work) pack(ctx context.Context, p *plan.Pack, chunks *spool, made *layer.Startups) error {
 	var id chunk.ID
 	named := index.Startup{AtMount: p.AtMount, Triggers: p.Triggers}
-	encoder := compress.UnitEncoder(zstd.SpeedBestCompression, pack.MaxPlain)
+	level := zstd.SpeedBestCompression
+	if len(w.Recordings) == 0 {
+		level = zstd.SpeedBetterCompression // docs/decisions/attached.md
+	}
+	encoder := compress.UnitEncoder(level, pack.MaxPlain)
 	d, err := w.write(attached.MediaTypePack, func(to io.Writer) (err error) {
 		writer := pack.NewWriter(to)
 		var b pack.UnitBuilder

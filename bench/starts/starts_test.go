@@ -2,6 +2,7 @@ package starts
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -87,23 +88,93 @@ func TestFloorAndVerdicts(t *testing.T) {
 	if best := s.bestOther("near", echo); best.way != "peer" {
 		t.Errorf("best other: got %s, want peer", best.way)
 	}
-	verdicts := s.verdicts(s.Links[0], echo)
-	if len(verdicts) != 6 || verdicts[1].target != otherRatio || verdicts[5].target != firstNear ||
-		verdicts[4].missed() {
-		t.Errorf("got the verdicts %+v, want six, with the targets %v in the second and %v in the last, the fifth met",
-			verdicts, otherRatio, firstNear)
+	verdicts := s.of(echo)
+	if len(verdicts) != 6 || verdicts[1].target != otherRatio || verdicts[5].target != 2 || verdicts[4].missed() {
+		t.Errorf("got the verdicts %+v, want six, with the targets %v in the second and 2 in the last, the fifth met",
+			verdicts, otherRatio)
 	}
 	r := results(day)
 	r.Samples = slices.DeleteFunc(r.Samples, func(x Sample) bool { return x.Way == "peer" || x.Way == LighterFirst })
 	s = summarize(r)
-	if v := s.verdicts(s.Links[0], echo); len(v) != 5 || v[1].target != slowRatio {
+	if v := s.of(echo); len(v) != 5 || v[1].target != slowRatio {
 		t.Errorf("verdicts if all other ways are slow: got %+v, want five, with the target %v in the second", v,
 			slowRatio)
 	}
 	r.Samples = slices.DeleteFunc(r.Samples, func(x Sample) bool { return x.Way == LighterLocal })
 	s = summarize(r)
-	if v := s.verdicts(s.Links[0], echo); len(v) != 1 {
+	if v := s.of(echo); len(v) != 1 {
 		t.Errorf("verdicts without lighter-local: got %+v, want one", v)
+	}
+}
+
+// of returns the verdicts of a workload over the first link.
+func (s summary) of(w workload) []verdict {
+	return slices.DeleteFunc(s.verdicts(s.Links[0]), func(v verdict) bool { return v.what != w.String() })
+}
+
+// Ways without a hub are compared with the peers and with Lighter, each workload and their mean.
+func TestVerdictsWithoutAHub(t *testing.T) {
+	r := results(day)
+	r.Samples = slices.DeleteFunc(r.Samples, func(x Sample) bool { return x.Way != Lighter })
+	r.Images[1].Name = "sci" // instead of db
+	for i := range r.Samples {
+		r.Samples[i].Image = strings.Replace(r.Samples[i].Image, "db", "sci", 1)
+	}
+	for _, x := range slices.Clone(r.Samples) {
+		ours := 1.0 // the workload of base is faster than its peer, that of sci slower
+		if x.Image == "sci" {
+			ours = 2.25
+		}
+		for way, factor := range map[string]float64{soci: 2, lighterSOCI: 2 * 0.4 * ours, attached: ours, eStargz: 3} {
+			x.Way, x.Bytes = way, 0
+			x.Start = bench.Start{Pull: factor, Second: factor, PullBytes: int64(1e6 * factor)}
+			r.Samples = append(r.Samples, x)
+		}
+	}
+	s := summarize(r)
+	var got []string
+	for _, v := range s.verdicts(s.Links[0]) {
+		if v.missed() {
+			v.figure += ", missed"
+		}
+		got = append(got, fmt.Sprintf("%s: %s: %.3f of %.3g", v.what, v.figure, v.value, v.target))
+	}
+	want := []string{
+		"base/echo: total, lighter-soci : soci: 0.400 of 1",
+		"base/echo: total, lighter-attached : soci: 0.500 of 0.6",
+		"base/echo: bytes of the pull, lighter-attached : soci: 0.500 of 0",
+		"base/echo: second start, lighter-attached : lighter: 10.000 of 0",
+		"sci/serve: total, lighter-soci : soci: 0.900 of 1",
+		"sci/serve: total, lighter-attached : soci, missed: 1.125 of 0.6",
+		"sci/serve: bytes of the pull, lighter-attached : soci, missed: 1.125 of 0.25",
+		"sci/serve: second start, lighter-attached : lighter: 22.500 of 0",
+		"geometric mean of 2: total, lighter-soci : soci: 0.600 of 0.7",
+		"geometric mean of 2: second start, lighter-attached : lighter, missed: 15.000 of 1.05",
+	}
+	// The peer's total is that of "best other", too. Lighter's figures have tests of their own.
+	got = slices.DeleteFunc(got, func(v string) bool { return strings.Contains(v, "best other") })
+	if !slices.Equal(got, want) {
+		t.Errorf("got the verdicts\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	far := s.verdicts(s.Links[1])
+	if v := far[len(far)-2]; v.target != 0.5 || !v.missed() {
+		t.Errorf("the mean over a link of 50 ms: got %+v, want the target 0.5, missed", v)
+	}
+	if text := s.markdown(); !strings.Contains(text,
+		"|1 Gbit/s, 0.5 ms|geometric mean of 2|total, lighter-soci : soci|0.60|≤ 0.7|PASS|") {
+		t.Errorf("the table has no line of the mean:\n%s", text)
+	}
+}
+
+func TestComparedPeersAreConfigured(t *testing.T) {
+	config, err := bench.ReadConfig("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{eStargz, soci, lighterEStargz, lighterSOCI, attached, attachedTraced} {
+		if !slices.ContainsFunc(config.Peers, func(p bench.Peer) bool { return p.Name == name }) {
+			t.Errorf("the default configuration has no peer %s", name)
+		}
 	}
 }
 

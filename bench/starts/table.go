@@ -66,7 +66,7 @@ func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 			}
 			rows = append(rows, []string{w.String(), way, fmt.Sprint(x.rounds), two(x.pull.median),
 				two(x.create.median), two(x.ready.median), two(x.run.median),
-				spread(x.total), times(x.total.median, s.floor(l, w)), times(x.total.median, s.total(l, w, Overlayfs)),
+				spread(x.total), times(x.total.median, s.floor(l, w)), times(x.total.median, total(Overlayfs)(s, l, w)),
 				times(x.total.median, s.bestTotal(l, w)),
 				megabytes(x.pullBytes.median), megabytes(x.readyBytes.median), megabytes(x.bytes.median), units(x),
 				percent(x.bytes.median, float64(s.image(w.image).Compressed)),
@@ -86,41 +86,21 @@ func units(x *line) string {
 	return megabytes(x.fetched.median)
 }
 
-func (s summary) total(l bench.Link, w workload, way string) float64 {
-	if x := s.line(l.Name, w, way); x != nil {
-		return x.total.median
-	}
-	return 0
-}
-
-func (s summary) bestTotal(l bench.Link, w workload) float64 {
-	if x := s.bestOther(l.Name, w); x != nil {
-		return x.total.median
-	}
-	return 0
-}
-
 func (s summary) markdownVerdicts(b *strings.Builder) {
 	var rows [][]string
 	missed, judged := 0, 0
 	for _, l := range s.Links {
-		for _, w := range s.workloads(l.Name) {
-			for _, v := range s.verdicts(l, w) {
-				result := "report"
-				if v.target > 0 {
-					judged++
-					result = "PASS"
-				}
-				if v.missed() {
-					missed++
-					result = "**MISS**"
-				}
-				limit := ""
-				if v.target > 0 {
-					limit = fmt.Sprintf("≤ %.4g", v.target)
-				}
-				rows = append(rows, []string{linkWords(l), w.String(), v.figure, two(v.value), limit, result})
+		for _, v := range s.verdicts(l) {
+			limit, result := "", "report"
+			if v.target > 0 {
+				judged++
+				limit, result = fmt.Sprintf("≤ %.4g", v.target), "PASS"
 			}
+			if v.missed() {
+				missed++
+				result = "**MISS**"
+			}
+			rows = append(rows, []string{linkWords(l), v.what, v.figure, two(v.value), limit, result})
 		}
 	}
 	if rows == nil {

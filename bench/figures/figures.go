@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"lighter/bench"
 )
@@ -36,6 +37,8 @@ func allFigures() []figure {
 		{"full", "reading a file of three times the cache's size", (*run).full},
 		{"verify", "the node's processor time for verification", (*run).verify},
 		{"ingest", "ingesting an image, against `ctr images pull` into overlayfs", (*run).ingest},
+		{"attach", "processor time of lighter attach, against soci create; size of the artifact", (*run).attach},
+		{"export", "processor time of lighter export to eStargz, against stargz' converter", (*run).export},
 		{"pushed", "a pull of python just after its push; when sci is ready after its push", (*run).pushed},
 		{"through", "sci pulled through a hub that has never seen it, and its start on the next node", (*run).through},
 		{"pushthrough", "sci pushed through a hub to a registry, and when it is ready", (*run).pushThrough},
@@ -43,6 +46,15 @@ func allFigures() []figure {
 		{"same", "every entry of each image, in both modes; fsck.erofs of its metadata image", (*run).same},
 		{"million", "an image of 1,000,000 files", (*run).million},
 	}
+}
+
+// Describe returns a line for each figure, with its name and its title.
+func Describe() string {
+	var b strings.Builder
+	for _, f := range allFigures() {
+		fmt.Fprintf(&b, "  %-12s %s\n", f.name, f.title)
+	}
+	return b.String()
 }
 
 // Names returns the names of all figures.
@@ -58,7 +70,7 @@ func Names() []string {
 type verdict struct {
 	Figure    string  `json:"figure"`
 	What      string  `json:"what"`
-	Overlayfs string  `json:"overlayfs,omitempty"` // the compared values, formatted
+	Overlayfs string  `json:"overlayfs,omitempty"` // the compared values, formatted; What names another program
 	Lighter   string  `json:"lighter,omitempty"`
 	Value     float64 `json:"value"`
 	Unit      string  `json:"unit"` // "ratio", "s", "MB", ...

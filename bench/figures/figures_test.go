@@ -180,6 +180,24 @@ func TestSharesOfAProfile(t *testing.T) {
 	}
 }
 
+func TestProcessorTimeIncludesChildren(t *testing.T) {
+	const child = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done"
+	took, output, err := processorTime(t.Context(), "sh", "-c", "sh -c '"+child+"' && true") // and no exec of the child
+	if err != nil || took < 0.01 || string(output) != "done\n" {
+		t.Errorf("got %v s and the output %q (%v), want 0.01 s at least, and done", took, output, err)
+	}
+	if _, _, err := processorTime(t.Context(), "sh", "-c", "echo no image >&2; exit 1"); err == nil ||
+		!strings.Contains(err.Error(), "no image") {
+		t.Errorf("a program that failed: %v, want an error with its message", err)
+	}
+}
+
+func TestPercentagesHaveTwoDecimals(t *testing.T) {
+	if got := (verdict{Value: 0.794, Unit: "%"}).value(); got != "0.79 %" {
+		t.Errorf("got %s, want 0.79 %%", got)
+	}
+}
+
 func TestOptions(t *testing.T) {
 	for _, o := range []bench.Options{{Rounds: 1, Only: []string{"nothing"}}, {Only: []string{"walk"}}} {
 		if o.Check(Names()) == nil {

@@ -46,6 +46,8 @@ func (v verdict) value() string {
 		return fmt.Sprintf("%.3f", v.Value)
 	case v.Unit == "s":
 		return bench.Seconds(v.Value)
+	case v.Unit == "%":
+		return fmt.Sprintf("%.2f %%", v.Value)
 	case v.Unit != "":
 		return fmt.Sprintf("%.0f %s", v.Value, v.Unit)
 	}

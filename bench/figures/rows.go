@@ -5,7 +5,7 @@ import "lighter/bench"
 // A row is one line of out/demo.json.
 type row struct {
 	Workload string  `json:"workload"`
-	Mode     string  `json:"mode"`    // "overlayfs" or "lighter"
+	Mode     string  `json:"mode"`    // "overlayfs" or "lighter", or another program that is compared
 	PullS    float64 `json:"pull_s"`  // seconds
 	RunS     float64 `json:"run_s"`   // create and run, seconds
 	TotalS   float64 `json:"total_s"` // seconds

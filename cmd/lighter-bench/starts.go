@@ -100,8 +100,10 @@ func figuresCommand() *cobra.Command {
 	return measuring(&cobra.Command{
 		Use:   "figures [flags]",
 		Short: "Measure Lighter's other targets: reads, walks, memory, ingestion ...",
-		Long: `Measure Lighter's other targets, compared with a full pull into overlayfs. It takes more
-than half an hour. bench/README.md describes each figure.`,
+		Long: `Measure Lighter's other targets, compared with a full pull into overlayfs, or with the tools
+of other snapshotters. It takes more than half an hour. bench/README.md describes each figure:
+
+` + figures.Describe(),
 		Example: "  lighter-bench figures\n  lighter-bench figures --only walk,reads --rounds 9",
 	}, &o, figures.Names(), figures.Run)
 }

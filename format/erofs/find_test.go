@@ -45,7 +45,8 @@ func TestFindRemembers(t *testing.T) {
 				size += len(dir)
 			}
 			if size > maxDirs || size != f.kept {
-				t.Fatalf("paths of %d bytes are remembered, and %d were counted: want at most %d", size, f.kept, maxDirs)
+				t.Fatalf("paths of %d bytes are remembered, and %d were counted: want at most %d", size, f.kept,
+					maxDirs)
 			}
 		}
 	}

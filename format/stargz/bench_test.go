@@ -9,7 +9,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// benchTable returns a table of 100,000 files as stargz-snapshotter writes it, and its stored bytes.
+// benchTable returns a table of 100,000 files as stargz-snapshotter writes it, and its stored
+// bytes.
 // As in layers of Debian, neighbouring files have the same time, and few files have several chunks.
 func benchTable(b *testing.B) (Table, []byte) {
 	b.Helper()
@@ -18,7 +19,8 @@ func benchTable(b *testing.B) (Table, []byte) {
 		d := digestOf(fmt.Sprint(i))
 		r := row{Name: fmt.Sprintf("usr/lib/python3/dist-packages/package%d/module%d.py", i/50, i), Type: "reg",
 			Size: int64(1000 + i), ModTime: fmt.Sprintf("2024-01-01T00:%02d:%02dZ", i/3000, i/50%60), Mode: 0o644,
-			UID: 1000, GID: 1000, UserName: "user", GroupName: "group", Offset: int64(100 + 2000*i), Digest: d, ChunkDigest: d}
+			UID: 1000, GID: 1000, UserName: "user", GroupName: "group", Offset: int64(100 + 2000*i),
+			Digest: d, ChunkDigest: d}
 		if i%50 != 0 {
 			rows = append(rows, r)
 			continue

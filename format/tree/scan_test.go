@@ -196,7 +196,8 @@ func TestLeavesFile(t *testing.T) {
 			t.Errorf("%q leaves no file", name)
 		}
 	}
-	for _, name := range []string{"", ".", "/", "..", "a/..", "/..", "a/.wh.b", ".wh.a/", ".wh.a/.", "a/.wh.b/c/..", ".wh..wh..opq"} {
+	for _, name := range []string{"", ".", "/", "..", "a/..", "/..", "a/.wh.b", ".wh.a/", ".wh.a/.",
+		"a/.wh.b/c/..", ".wh..wh..opq"} {
 		if LeavesFile(name) {
 			t.Errorf("%q leaves a file", name)
 		}

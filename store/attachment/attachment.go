@@ -11,9 +11,9 @@
 // It refuses layers of which no part can be read alone (survey.NoEntryError).
 //
 // A Made has its blobs in a directory for temporary files: about 1 % of the image's size, twice
-// the tree's index, and the startup packs. While these are made, the directory also has their chunks
-// as plain bytes, and up to 1 GiB of what the guess has read. Memory: as package survey, for each
-// layer that is read at a time, and the entries and tables of all layers.
+// the tree's index, and the startup packs. While these are made, the directory also has their
+// chunks as plain bytes, and up to 1 GiB of what the guess has read. Memory: as package survey, for
+// each layer that is read at a time, and the entries and tables of all layers.
 package attachment
 
 import (

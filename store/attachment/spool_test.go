@@ -41,7 +41,8 @@ func TestGuessReadsOnce(t *testing.T) {
 	var mu sync.Mutex
 	ranges := map[string]int{}
 	r.Spoil(func(_ http.ResponseWriter, req *http.Request) bool {
-		if part := req.Header.Get("Range"); part != "" && strings.HasSuffix(req.URL.Path, im.Layers[2].Digest.String()) {
+		part := req.Header.Get("Range")
+		if part != "" && strings.HasSuffix(req.URL.Path, im.Layers[2].Digest.String()) {
 			mu.Lock()
 			defer mu.Unlock()
 			ranges[part]++

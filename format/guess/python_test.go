@@ -71,7 +71,8 @@ if TYPE_CHECKING:
 // Only imports at module level count, and a statement ends with its line.
 func TestStatements(t *testing.T) {
 	got := statements("import os, re  # both\r\nfrom . import (a,\n    b)\nimportant = from_ = 1\n" +
-		"if x:\n\timport y; z()\ndef f():\n    import no\n# def\n    import no\n)\n    from no import no\nelse:\n  from  a.b  import c\n" +
+		"if x:\n\timport y; z()\n" +
+		"def f():\n    import no\n# def\n    import no\n)\n    from no import no\nelse:\n  from  a.b  import c\n" +
 		"if TYPE_CHECKING:\n  import no\n\n  import no\nimport\nimport last")
 	want := []statement{{false, "os, re"}, {true, ". import (a,"}, {false, "y"}, {true, "a.b  import c"},
 		{false, "last"}}

@@ -132,7 +132,7 @@ func (w *work) survey(ctx context.Context, l *oci.Layer, numbers map[chunk.ID]in
 	from := &source{ReadCloser: w.from.Blob(ctx, l.Digest, l.Size),
 		progress: w.job.Step("survey", wire.ShortDigest(l.Digest), l.Size).Add}
 	defer from.Close() // only read
-	s, err := survey.Read(from, w.Limits, func(*tree.Entry) error { return nil })
+	s, err := survey.Read(from, w.Limits, func(*tree.Entry) error { return nil }, nil)
 	if err != nil { // it counts only if the rest arrives, and the layer has its digest
 		_, _ = io.Copy(io.Discard, from) // its error is kept
 	}

@@ -51,7 +51,7 @@ func surveyLayer(
 		s, err = survey.Read(a.Body, inflated(d.Size), func(e *tree.Entry) error {
 			all = append(all, e)
 			return nil
-		})
+		}, nil)
 		if err != nil {
 			err = repository.Judge(a.Body, notDirect{fmt.Errorf("layer %s: %w", d.Digest, err)})
 		}

@@ -66,7 +66,7 @@ func (w *work) survey(ctx context.Context, i int, all *tree.Entries) error {
 		s, err = survey.Read(w.reporting(a.Body, d), limits, func(e *tree.Entry) error {
 			*all = append(*all, e)
 			return nil
-		})
+		}, nil)
 		if err != nil {
 			err = repository.Judge(a.Body, err)
 		}

@@ -38,7 +38,7 @@ func BenchmarkRead(b *testing.B) {
 		})
 	}
 	run("survey", func() error {
-		_, err := Read(bytes.NewReader(blob), tree.Limits{}, func(*tree.Entry) error { return nil })
+		_, err := Read(bytes.NewReader(blob), tree.Limits{}, func(*tree.Entry) error { return nil }, nil)
 		return err
 	})
 	run("decompress and hash", func() error {

@@ -33,7 +33,8 @@ type reader struct {
 	stream   stream
 	plain    *summer // of stream
 	contents tree.ContentReader
-	pending  []piece // in the order of the stream
+	seen     func(id chunk.ID, plain []byte) // nil: the caller does not need them
+	pending  []piece                         // in the order of the stream
 	units    unitMaker
 }
 
@@ -66,6 +67,9 @@ func (r *reader) content(e *tree.Entry, file io.Reader) error {
 		if _, known := r.units.survey.Units[id]; !known {
 			r.units.survey.Units[id] = 0 // until its unit is complete
 			r.pending = append(r.pending, p)
+			if r.seen != nil {
+				r.seen(id, data)
+			}
 		}
 		return nil
 	})

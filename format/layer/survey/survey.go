@@ -60,8 +60,12 @@ func (e *NoEntryError) Error() string {
 }
 
 // Read reads a layer's blob to its end. It calls emit for each entry, in order, as tree.Scan does.
-// The error wraps what tree.Scan returns, a NoEntryError, or an error of the decoder.
-func Read(blob io.Reader, limits tree.Limits, emit func(*tree.Entry) error) (*Survey, error) {
+// If seen is not nil, Read calls it for each different chunk, with bytes that match the ID and are
+// valid only during the call. The error wraps what tree.Scan returns, a NoEntryError, or an error
+// of the decoder.
+func Read(
+	blob io.Reader, limits tree.Limits, emit func(*tree.Entry) error, seen func(id chunk.ID, plain []byte),
+) (*Survey, error) {
 	in := &summer{r: blob, sum: sha256.New()}
 	buffered := bufio.NewReaderSize(in, 64<<10)
 	magic, err := buffered.Peek(4)
@@ -69,7 +73,7 @@ func Read(blob io.Reader, limits tree.Limits, emit func(*tree.Entry) error) (*Su
 		return nil, fmt.Errorf("survey a layer: %w", err)
 	}
 	s := &Survey{Table: layer.NewReading(), Format: compress.FormatOf(magic), Units: map[chunk.ID]uint32{}}
-	r := &reader{units: unitMaker{survey: s}}
+	r := &reader{seen: seen, units: unitMaker{survey: s}}
 	var from stream
 	switch s.Format {
 	case compress.Gzip:

@@ -45,10 +45,19 @@ func checkSurvey(t testing.TB, blob, plain []byte) *layer.Table {
 		}, emit)
 	})
 	var s *Survey
+	seen := map[chunk.ID]bool{}
 	got := record(t, func(emit func(*tree.Entry) error) (err error) {
-		s, err = Read(bytes.NewReader(blob), tree.Limits{}, emit)
+		s, err = Read(bytes.NewReader(blob), tree.Limits{}, emit, func(id chunk.ID, plain []byte) {
+			if seen[id] || chunk.Sum(plain) != id || len(plain) != int(chunks[id]) {
+				t.Errorf("saw chunk %s with %d bytes of %s", id.Short(), len(plain), chunk.Sum(plain).Short())
+			}
+			seen[id] = true
+		})
 		return err
 	})
+	if len(seen) != len(chunks) {
+		t.Errorf("saw %d chunks, want %d", len(seen), len(chunks))
+	}
 	if !bytes.Equal(got, want) {
 		t.Error("the record differs from that of the plain tar stream")
 	}
@@ -159,7 +168,7 @@ func TestNoEntry(t *testing.T) {
 		"one deflate block": oneBlock(t),
 		"a sparse file":     sparse(t),
 	} {
-		s, err := Read(bytes.NewReader(blob), tree.Limits{}, func(*tree.Entry) error { return nil })
+		s, err := Read(bytes.NewReader(blob), tree.Limits{}, func(*tree.Entry) error { return nil }, nil)
 		if refused := new(NoEntryError); s != nil || !errors.As(err, &refused) {
 			t.Errorf("%s: got %v, want a NoEntryError", name, err)
 		}
@@ -171,27 +180,28 @@ func TestInvalidLayers(t *testing.T) {
 	plain := archive(t, regular("a", noise(1, 800_000)), regular("b", text(1, 500_000)))
 	failure := errors.New("failure")
 	for name, blob := range layers(t, plain) {
-		_, err := Read(bytes.NewReader(blob[:len(blob)-30]), tree.Limits{}, func(*tree.Entry) error { return nil })
+		_, err := Read(bytes.NewReader(blob[:len(blob)-30]), tree.Limits{}, func(*tree.Entry) error { return nil }, nil)
 		if name != "plain" && name != "frames" && err == nil {
 			t.Errorf("%s, cut off: no error", name)
 		}
-		_, err = Read(bytes.NewReader(blob), tree.Limits{Bytes: 500_000}, func(*tree.Entry) error { return nil })
+		_, err = Read(bytes.NewReader(blob), tree.Limits{Bytes: 500_000}, func(*tree.Entry) error { return nil }, nil)
 		if limit := new(tree.LimitError); !errors.As(err, &limit) {
 			t.Errorf("%s: got %v, want a LimitError", name, err)
 		}
-		_, err = Read(bytes.NewReader(blob), tree.Limits{}, func(*tree.Entry) error { return failure })
+		_, err = Read(bytes.NewReader(blob), tree.Limits{}, func(*tree.Entry) error { return failure }, nil)
 		if !errors.Is(err, failure) {
 			t.Errorf("%s: got %v, want the error of emit", name, err)
 		}
 		_, err = Read(io.MultiReader(bytes.NewReader(blob[:len(blob)/2]), iotest.ErrReader(failure)), tree.Limits{},
-			func(*tree.Entry) error { return nil })
+			func(*tree.Entry) error { return nil }, nil)
 		if !errors.Is(err, failure) {
 			t.Errorf("%s: got %v, want the error of the blob's reader", name, err)
 		}
 	}
 	for _, blob := range [][]byte{gzipped(t, plain, 6, 50_000, false), zstded(t, plain, 50_000)} {
 		blob[len(blob)/3] ^= 0x55
-		if _, err := Read(bytes.NewReader(blob), tree.Limits{}, func(*tree.Entry) error { return nil }); err == nil {
+		_, err := Read(bytes.NewReader(blob), tree.Limits{}, func(*tree.Entry) error { return nil }, nil)
+		if err == nil {
 			t.Error("a changed byte was not found")
 		}
 	}
@@ -222,7 +232,7 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		limits := tree.Limits{Entries: 1000, Bytes: 16 << 20}
-		s, err := Read(bytes.NewReader(blob), limits, func(*tree.Entry) error { return nil })
+		s, err := Read(bytes.NewReader(blob), limits, func(*tree.Entry) error { return nil }, nil)
 		if err != nil {
 			return
 		}

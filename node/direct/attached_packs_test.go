@@ -1,12 +1,14 @@
 package direct
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net/http"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -156,4 +158,92 @@ func TestDeniedStartupPack(t *testing.T) {
 	if err := fetch(t, m, chunk.Unit{Pack: id}); !errors.As(err, &unavailable) || !unavailable.Missed() {
 		t.Errorf("a denied startup pack: %v, want that another unit may have its chunks", err)
 	}
+}
+
+// A registry that gives another range of a layer or of a startup pack than was asked for, or other
+// bytes, gives no chunk: the units of an attached index have no digests, and each chunk is compared
+// with its own.
+func TestWrongRangeOfAttached(t *testing.T) {
+	r, key := registrytest.Start(t, true), signer(1)
+	ref, _ := r.Push(t, plainImage(t, 1, 2), "team/image:1")
+	im := attachTo(t, ref, key, attachment.Place{})
+	m := believing(t, r, t.TempDir(), key)
+	answer, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := answer.Image.Statement.Tree
+	readAll(t, m, tree)
+	blobs := map[string][]byte{} // by the ends of their paths
+	for _, l := range m.kept.trees[tree].layers {
+		d := l.descriptor
+		from, err := m.open(m.kept.repositories(l)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if blobs[d.Digest.String()], err = from.Blob(t.Context(), d, d.Size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(blobs) != 3 {
+		t.Fatalf("%d blobs, want two layers and a startup pack", len(blobs))
+	}
+	refused := 0 // chunks of units that could be decoded
+	for what, spoil := range map[string]func(blob []byte) []byte{
+		"a range that is one byte behind": func(blob []byte) []byte { return append([]byte{0}, blob[:len(blob)-1]...) },
+		"a range that is 1 KiB ahead": func(blob []byte) []byte {
+			return append(bytes.Clone(blob[1<<10:]), blob[:1<<10]...)
+		},
+		"the range of another blob": func(blob []byte) []byte {
+			for _, b := range blobs {
+				if !bytes.Equal(b, blob) {
+					return append(bytes.Clone(b), blob...)[:len(blob)]
+				}
+			}
+			return nil
+		},
+		"a range with a wrong byte in each KiB": func(blob []byte) []byte {
+			blob = bytes.Clone(blob)
+			for i := 500; i < len(blob); i += 1 << 10 {
+				blob[i] ^= 1
+			}
+			return blob
+		},
+	} {
+		spoiled := 0
+		r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
+			_, end, _ := strings.Cut(req.URL.Path, "/blobs/")
+			if blobs[end] == nil {
+				return false
+			}
+			spoiled++
+			http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(spoil(blobs[end])))
+			return true
+		})
+		eachUnit(t, m, tree, func(u chunk.Unit) {
+			_ = m.Source(noHubs{}).FetchUnit(t.Context(), u, func(a store.Answer) error {
+				b, err := io.ReadAll(a.Body)
+				if err != nil {
+					return err
+				}
+				batch, err := a.Decode(b)
+				for i := 0; err == nil && i < batch.Len(); i++ {
+					if plain, err := batch.Chunk(i); err == nil {
+						t.Errorf("%s: got a chunk of %d bytes of unit %+v", what, len(plain), u)
+					} else if errors.As(err, new(*chunk.InvalidError)) {
+						refused++
+					}
+				}
+				return err
+			})
+		})
+		if spoiled == 0 {
+			t.Errorf("%s: no range was asked for", what)
+		}
+	}
+	if refused == 0 {
+		t.Error("no chunk was compared with its digest")
+	}
+	r.Spoil(nil)
+	readAll(t, m, tree)
 }

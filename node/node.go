@@ -376,6 +376,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 		n.verifyDirect,
 		func(ctx context.Context) { n.images.Run(ctx, int64(n.config.ScrubRate)) },
 		func(ctx context.Context) { n.direct.Run(ctx, n.trees.List) },
+		func(ctx context.Context) { n.direct.StoreSeen(ctx, n.cache.Put) },
 		func(ctx context.Context) { n.health.FeedWatchdog(ctx, n.manager, n.log) },
 		func(ctx context.Context) { n.health.Flush(ctx, n.log) },
 	} {

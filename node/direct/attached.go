@@ -116,8 +116,8 @@ func makeSurveyed(
 		return made{}, err
 	}
 	defer m.surveying.Release(1)
-	layers, err := eachLayer(ctx, im.layers, func(ctx context.Context, i int, d v1.Descriptor) (*mapped, error) {
-		return surveyLayer(ctx, from, d, im.diffIDs[i])
+	layers, err := eachLayer(ctx, im.layers, func(ctx context.Context, i int, _ v1.Descriptor) (*mapped, error) {
+		return m.surveyLayer(ctx, from, im, i)
 	})
 	if err != nil {
 		return made{}, err

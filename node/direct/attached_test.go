@@ -26,6 +26,7 @@ import (
 	"lighter/node/resolver"
 	"lighter/registries"
 	"lighter/store/attachment"
+	"lighter/test/testkit/cachetest"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/registrytest"
 )
@@ -141,7 +142,8 @@ func TestLowerLayersOfAttached(t *testing.T) {
 	ref, _ := r.Push(t, dir, "team/image:1")
 	im := attachTo(t, ref, key, attachment.Place{})
 	root := t.TempDir()
-	a := believing(t, r, root, key).Answerer(Formats()...)
+	m := believing(t, r, root, key)
+	a := m.Answerer(Formats()...)
 	if _, err := a.Answer(t.Context(), pulled(im, ref)); err != nil {
 		t.Fatal(err)
 	}
@@ -149,6 +151,13 @@ func TestLowerLayersOfAttached(t *testing.T) {
 	got, err := a.Tree(t.Context(), lower)
 	if err != nil || got.Chain != lower {
 		t.Fatalf("the lower layer: %+v, %v", got, err)
+	}
+	cache := cachetest.NewMemory()
+	storeSeen(t, m, cache)
+	for _, ref := range refsOf(t, m, got.Tree) {
+		if !cache.Has(ref.ID) {
+			t.Errorf("chunk %s of the lower layer was seen and is not stored", ref.ID.Short())
+		}
 	}
 	r.Asked("")
 	if again, err := a.Tree(t.Context(), lower); err != nil || again.Tree != got.Tree {

@@ -75,6 +75,7 @@ type Images struct {
 	damaged      *lru.Cache[namedTable, error] // tables that are wrong in their layers
 	making       *semaphore.Weighted
 	surveying    *semaphore.Weighted // of images whose lower layers are read as a whole
+	batches      chan batch          // for StoreSeen
 	flights      singleflight.Group  // by manifest and repository
 }
 
@@ -86,7 +87,8 @@ func Open(c Config) (*Images, error) {
 		return nil, err
 	}
 	m := &Images{config: c, kept: k, verdicts: openVerdicts(dir, c.Leftovers),
-		making: semaphore.NewWeighted(makesAtOnce), surveying: semaphore.NewWeighted(1)}
+		making: semaphore.NewWeighted(makesAtOnce), surveying: semaphore.NewWeighted(1),
+		batches: make(chan batch, maxBatches)}
 	if m.key, err = keyAt(filepath.Join(dir, "key")); err != nil {
 		k.close()
 		return nil, err

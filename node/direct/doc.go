@@ -12,8 +12,9 @@
 // promises that an image is only answered if the operator trusts its repository for this
 // (Config.Tables), or if this node has read all of its layers, and found in them what the tables
 // say (Config.Verified). It reads the layers of all images that it has answered by tables, in the
-// background (Verify). A tree of which it finds that a layer differs is Refused from then on, also
-// after a restart. An attached index counts if one of Config.Keys has signed it.
+// background (Verify), but for those that it has read as a whole to make their tables: their chunks
+// are in the cache (StoreSeen). A tree of which it finds that a layer differs is Refused from then
+// on, also after a restart. An attached index counts if one of Config.Keys has signed it.
 //
 // It also promises that the registry has let this node read the image's manifest. A layer without a
 // table, or with one that contradicts itself, makes the image unknown here: it is pulled as usual.

@@ -50,6 +50,7 @@ type format struct {
 type made struct {
 	tree    chunk.ID
 	sums    []chunk.ID // the sum of each layer's table (audit.Sum)
+	whole   []bool     // as mapped.whole, of each layer
 	first   []firstPack
 	packs   []attached.Pack // startup packs
 	packsIn string          // their repository
@@ -67,6 +68,7 @@ var formats = []format{
 func (m *Images) make(
 	ctx context.Context, from *repository.Repository, im *read, formats []format,
 ) (id chunk.ID, err error) {
+	im.stores = true // containers will read it
 	checking, stop := context.WithCancel(ctx)
 	defer stop() // ends both
 	access := begin(func() error { return im.check(checking) })
@@ -157,6 +159,7 @@ func (m *Images) makeAs(
 	kept := image{Places: []place{{from.String(), im.digest, im.lower}}, DiffIDs: im.diffIDs, Layers: im.layers,
 		Format: f.word, Tables: made.sums, First: made.first, Packs: made.packs, PacksIn: made.packsIn, By: made.by,
 		Config: &im.config}
+	m.noteWhole(&kept, made.whole)
 	if err := m.mayStart(kept); err != nil {
 		return id, err
 	}
@@ -197,7 +200,9 @@ func makeOf(all tables) func(context.Context, *Images, *repository.Repository, *
 func (m *Images) lay(ctx context.Context, im *read, dir string, mapped []*mapped) (made, error) {
 	var layers []*layer.Layer
 	var sources []tree.LayerSource
+	var whole []bool
 	for _, l := range mapped {
+		whole = append(whole, l.whole)
 		layers = append(layers, l.Layer)
 		sources = append(sources, l.Source())
 	}
@@ -219,7 +224,7 @@ func (m *Images) lay(ctx context.Context, im *read, dir string, mapped []*mapped
 	if err != nil {
 		return made{}, fmt.Errorf("make the index of manifest %s: %w", im.digest, err)
 	}
-	done.sums = sums
+	done.sums, done.whole = sums, whole
 	return done, nil
 }
 

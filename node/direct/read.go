@@ -35,6 +35,7 @@ type read struct {
 	diffIDs     []digest.Digest // of the layers
 	config      guess.Config
 	lower       bool                            // layers are some of the lower ones
+	stores      bool                            // chunks of layers that are read as a whole are stored in the cache
 	check       func(context.Context) error     // whether the registry lets this node read the image
 	listed      func() ([]v1.Descriptor, error) // what may be an attached index
 }

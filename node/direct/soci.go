@@ -30,7 +30,7 @@ func readSOCI(ctx context.Context, m *Images, from *repository.Repository, im *r
 		}
 		indexed, found := tables[pack]
 		if !found {
-			return readWhole(ctx, from, d, im.diffIDs[i])
+			return m.readWhole(ctx, from, im, i)
 		}
 		zTOC := v1.Descriptor{Digest: digest.Digest(indexed.Table.Digest.String()), Size: indexed.Table.Size}
 		b, err := from.Blob(ctx, zTOC, maxZTOC)

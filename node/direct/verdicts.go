@@ -64,24 +64,29 @@ func (v *verdicts) of(c claim) (found verdict, known bool) {
 	return found, known
 }
 
-// add adds a verdict, which counts even if it cannot be saved. If there are too many, the oldest
-// one that says nothing wrong is forgotten.
-func (v *verdicts) add(one verdict) error {
+// add adds verdicts, which count even if they cannot be saved. If there are too many, the oldest
+// ones that say nothing wrong are forgotten.
+func (v *verdicts) add(some ...verdict) error {
 	v.saving.Lock()
 	defer v.saving.Unlock()
-	return v.state.Save(v.insert(one))
+	return v.state.Save(v.insert(some...))
 }
 
-func (v *verdicts) insert(one verdict) (all []verdict) {
+func (v *verdicts) insert(some ...verdict) (all []verdict) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.all) >= maxVerdicts {
-		i := max(0, slices.IndexFunc(v.all, func(old verdict) bool { return old.Wrong == "" }))
-		delete(v.by, v.all[i].claim)
-		v.all = slices.Delete(v.all, i, i+1)
+	for _, one := range some {
+		if _, known := v.by[one.claim]; known { // another image has the layer, too
+			continue
+		}
+		if len(v.all) >= maxVerdicts {
+			i := max(0, slices.IndexFunc(v.all, func(old verdict) bool { return old.Wrong == "" }))
+			delete(v.by, v.all[i].claim)
+			v.all = slices.Delete(v.all, i, i+1)
+		}
+		v.all = append(v.all, one)
+		v.by[one.claim] = one
 	}
-	v.all = append(v.all, one)
-	v.by[one.claim] = one
 	return slices.Clone(v.all)
 }
 

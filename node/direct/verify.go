@@ -60,6 +60,23 @@ func (m *Images) mayBeVerified(p place, im *read) error {
 	return nil
 }
 
+// noteWhole remembers that layers of an image have what their tables say: those that were read as a
+// whole to make the tables.
+func (m *Images) noteWhole(im *image, whole []bool) {
+	var found []verdict
+	for i, c := range im.claims() {
+		if _, known := m.verdicts.of(c); whole[i] && !known {
+			found = append(found, verdict{claim: c, Place: im.Places[0], At: time.Now()})
+		}
+	}
+	if len(found) == 0 {
+		return
+	}
+	if err := m.verdicts.add(found...); err != nil { // they are read again after a restart
+		m.config.Log.Warn("what was found about layers cannot be saved", "err", err)
+	}
+}
+
 // attempt says when the layers of an image are verified next.
 type attempt struct {
 	due      time.Time
@@ -137,7 +154,7 @@ func (m *Images) try(
 	return done || err == nil
 }
 
-// verify reads an image's tables again, and then the layers about which nothing is known. kept is
+// verify reads tables of an image again, and then the layers about which nothing is known. kept is
 // what was made of the image, or nil.
 func (m *Images) verify(
 	ctx context.Context, p place, kept *image, wait func(ctx context.Context, bytes int64) error,
@@ -151,11 +168,9 @@ func (m *Images) verify(
 	if err != nil {
 		return err
 	}
-	if kept != nil && len(kept.Layers) <= len(im.layers) {
-		im.layers, im.diffIDs = im.layers[:len(kept.Layers)], im.diffIDs[:len(kept.Layers)]
-	}
-	which := formats
+	which, made := formats, []claim(nil)
 	if kept != nil {
+		made = m.unverified(im, kept)
 		f := formatOf(kept.Format)
 		if f == nil {
 			return fmt.Errorf("this version does not know the format %q", kept.Format)
@@ -166,7 +181,7 @@ func (m *Images) verify(
 	if err != nil {
 		return err
 	}
-	if kept != nil && !slices.Equal(claims, kept.claims()) {
+	if kept != nil && !slices.Equal(claims, made) {
 		return errors.New("the registry has other tables for it now than when its tree was made")
 	}
 	for i, c := range claims {
@@ -181,6 +196,23 @@ func (m *Images) verify(
 	m.config.Log.Info("the layers of an image were read, and compared with their tables", "image", p.Repository,
 		"manifest", p.Manifest, "duration", time.Since(began))
 	return nil
+}
+
+// unverified leaves only those layers in im about which nothing is known. It returns what their
+// tables said when kept was made of the image.
+func (m *Images) unverified(im *read, kept *image) (claims []claim) {
+	all := *im
+	im.layers, im.diffIDs = nil, nil
+	for i, c := range kept.claims() {
+		if _, known := m.verdicts.of(c); known {
+			continue
+		}
+		claims = append(claims, c)
+		if i < len(all.layers) { // or the place has another image by now
+			im.layers, im.diffIDs = append(im.layers, all.layers[i]), append(im.diffIDs, all.diffIDs[i])
+		}
+	}
+	return claims
 }
 
 // claimsOf reads the tables of an image's layers, in the first of the formats that the image has,

@@ -96,15 +96,26 @@ func Blobs(ctx context.Context, push func(context.Context, ocispec.Descriptor, f
 
 // Manifest pushes a manifest, by its digest. If it refers to another one, and the registry has no
 // referrers API, it is added to the list that clients keep under a tag. What the registry has lost
-// is taken out of that list: some registries refuse a list of which they do not have all.
+// is taken out of that list: some registries refuse a list of which they do not have all. Something
+// else in place of the list becomes a list first (Tagged).
 func (d *Destination) Manifest(ctx context.Context, m ocispec.Descriptor, b []byte) error {
+	var of struct{ Subject *ocispec.Descriptor }
+	if err := json.Unmarshal(b, &of); err != nil {
+		return fmt.Errorf("push manifest %s: %w", m.Digest, err)
+	}
+	if of.Subject != nil {
+		nothing := func(ocispec.Descriptor) (bool, error) { return false, nil }
+		if _, err := d.unlist(ctx, of.Subject.Digest, nothing); err != nil {
+			return err
+		}
+	}
 	ref := d.ref.Context().Digest(m.Digest.String())
 	err := d.put(ctx, ref, m, b)
 	var failed *transport.Error
 	isRefused := errors.As(err, &failed) &&
 		(failed.StatusCode == http.StatusBadRequest || failed.StatusCode == http.StatusNotFound)
-	if isRefused {
-		if pruned, pruneErr := d.prune(ctx, b); pruneErr != nil {
+	if isRefused && of.Subject != nil {
+		if pruned, pruneErr := d.prune(ctx, of.Subject.Digest); pruneErr != nil {
 			err = errors.Join(err, pruneErr)
 		} else if pruned {
 			err = d.put(ctx, ref, m, b)
@@ -116,15 +127,11 @@ func (d *Destination) Manifest(ctx context.Context, m ocispec.Descriptor, b []by
 // maxPruned bounds the entries of a list that prune looks for in the registry.
 const maxPruned = 64
 
-// prune takes out of the list of what refers to a manifest's subject what the registry has lost. It
-// reports whether there was something.
-func (d *Destination) prune(ctx context.Context, manifest []byte) (pruned bool, err error) {
-	var of struct{ Subject *ocispec.Descriptor }
-	if err := json.Unmarshal(manifest, &of); err != nil || of.Subject == nil {
-		return false, err
-	}
+// prune takes out of the list of what refers to subject what the registry has lost. It reports
+// whether there was something.
+func (d *Destination) prune(ctx context.Context, subject digest.Digest) (pruned bool, err error) {
 	looks := 0
-	return d.unlist(ctx, of.Subject.Digest, func(one ocispec.Descriptor) (bool, error) {
+	return d.unlist(ctx, subject, func(one ocispec.Descriptor) (bool, error) {
 		// The library's requests accept these media types.
 		if one.MediaType != ocispec.MediaTypeImageManifest && one.MediaType != ocispec.MediaTypeImageIndex {
 			return false, nil
@@ -237,7 +244,8 @@ func (d *Destination) delete(ctx context.Context, m ocispec.Descriptor, unlisted
 }
 
 // unlist takes some manifests out of the list of what refers to subject, if the registry has a list
-// under a tag. It reports whether it has done that.
+// under a tag, and makes a list of something else there (Tagged). It reports whether it has taken
+// any out.
 func (d *Destination) unlist(ctx context.Context, subject digest.Digest,
 	some func(one ocispec.Descriptor) (bool, error)) (done bool, err error) {
 	list := d.ref.Context().Tag(ListTag(subject))
@@ -247,8 +255,9 @@ func (d *Destination) unlist(ctx context.Context, subject digest.Digest,
 		return false, nil
 	}
 	var all ocispec.Index
+	isList := false
 	if err == nil {
-		err = json.Unmarshal(found.Manifest, &all)
+		all, isList, err = Tagged(string(found.MediaType), found.Manifest, subject)
 	}
 	if err != nil {
 		return false, fmt.Errorf("read the list %s of what refers to %s: %w", list, subject, err)
@@ -263,7 +272,8 @@ func (d *Destination) unlist(ctx context.Context, subject digest.Digest,
 			kept = append(kept, one)
 		}
 	}
-	if len(kept) == len(all.Manifests) {
+	done = len(kept) < len(all.Manifests)
+	if isList && !done {
 		return false, nil
 	}
 	all.Manifests = kept
@@ -274,7 +284,7 @@ func (d *Destination) unlist(ctx context.Context, subject digest.Digest,
 	if err != nil {
 		return false, fmt.Errorf("change the list of what refers to %s: %w", subject, err)
 	}
-	return true, nil
+	return done, nil
 }
 
 // upload is a blob, as the library wants it.

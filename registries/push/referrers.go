@@ -1,6 +1,7 @@
 package push
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,8 @@ const (
 	// that have the type.
 	maxPages     = 16
 	maxReferrers = 1024
+	// maxUntyped bounds the entries of a list under a tag that name no type.
+	maxUntyped = 16
 	// maxPage bounds a page, in bytes.
 	maxPage = 4 << 20
 	// listTime bounds the time for a list.
@@ -34,8 +37,8 @@ const (
 var errNoAPI = errors.New("the registry has no referrers API")
 
 // Referrers lists the manifests of a type that refer to subject, as the registry has them, page by
-// page, or, where it has no referrers API, the list under a tag. client logs in. Nothing of the
-// list is verified.
+// page, or, where it has no referrers API, the list under a tag (Tagged, OfTaggedType). client logs
+// in. Nothing of the list is verified.
 func Referrers(ctx context.Context, client *http.Client, in name.Repository, subject digest.Digest,
 	artifactType string) (all []ocispec.Descriptor, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
@@ -46,10 +49,7 @@ func Referrers(ctx context.Context, client *http.Client, in name.Repository, sub
 	all, err = pages(ctx, client, at, artifactType)
 	if errors.Is(err, errNoAPI) {
 		at.Path, at.RawQuery = "/v2/"+in.RepositoryStr()+"/manifests/"+ListTag(subject), ""
-		all, _, err = onePage(ctx, client, at, artifactType)
-		if failed := (*transport.Error)(nil); errors.As(err, &failed) && failed.StatusCode == http.StatusNotFound {
-			err = nil // nothing refers to it yet
-		}
+		all, err = tagged(ctx, client, at, subject, artifactType)
 	}
 	if err == nil && len(all) > maxReferrers {
 		err = fmt.Errorf("it lists more than %d", maxReferrers)
@@ -71,6 +71,45 @@ func OfType(header http.Header, listed []ocispec.Descriptor, artifactType string
 		}
 	}
 	return slices.DeleteFunc(listed, func(d ocispec.Descriptor) bool { return d.ArtifactType != artifactType })
+}
+
+// Tagged returns the list of what refers to subject, by the manifest under the tag of the list
+// (ListTag). A tool that copies one image of each index, as skopeo does without --all, leaves an
+// artifact itself under the tag. Then isList is false, and the list has that artifact if it refers
+// to subject.
+func Tagged(mediaType string, b []byte, subject digest.Digest) (list ocispec.Index, isList bool, err error) {
+	switch mediaType {
+	case ocispec.MediaTypeImageIndex:
+		return list, true, json.Unmarshal(b, &list)
+	case ocispec.MediaTypeImageManifest:
+	default:
+		return list, false, fmt.Errorf("it has media type %q, want %s", mediaType, ocispec.MediaTypeImageIndex)
+	}
+	var m ocispec.Manifest
+	if err := json.Unmarshal(b, &m); err != nil {
+		return list, false, err
+	}
+	list.SchemaVersion, list.MediaType = 2, ocispec.MediaTypeImageIndex
+	if m.Subject != nil && m.Subject.Digest == subject {
+		list.Manifests = []ocispec.Descriptor{{MediaType: mediaType, Digest: digest.FromBytes(b), Size: int64(len(b)),
+			ArtifactType: cmp.Or(m.ArtifactType, m.Config.MediaType), Annotations: m.Annotations}}
+	}
+	return list, false, nil
+}
+
+// OfTaggedType returns the entries of a list under a tag that have a type, and after them some that
+// name none: skopeo 1.9, for one, leaves the types out of a list that it copies.
+func OfTaggedType(listed []ocispec.Descriptor, artifactType string) (all []ocispec.Descriptor) {
+	var untyped []ocispec.Descriptor
+	for _, d := range listed {
+		switch {
+		case d.ArtifactType == artifactType:
+			all = append(all, d)
+		case d.ArtifactType == "" && d.MediaType == ocispec.MediaTypeImageManifest && len(untyped) < maxUntyped:
+			untyped = append(untyped, d)
+		}
+	}
+	return append(all, untyped...)
 }
 
 // ListTag returns the tag under which clients keep the list of what refers to a manifest, where the
@@ -114,37 +153,63 @@ func lacksAPI(status int) bool {
 // onePage requests an index, and returns what has the type. next is nil after the last page.
 func onePage(ctx context.Context, client *http.Client, at *url.URL, artifactType string) (page []ocispec.Descriptor,
 	next *url.URL, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	header, kind, b, err := get(ctx, client, at, ocispec.MediaTypeImageIndex)
 	if err != nil {
 		return nil, nil, err
 	}
-	req.Header.Set("Accept", ocispec.MediaTypeImageIndex)
-	res, err := client.Do(req)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer res.Body.Close()
-	if err := transport.CheckError(res, http.StatusOK); err != nil {
-		return nil, nil, err
-	}
-	if kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";"); kind != ocispec.MediaTypeImageIndex {
+	if kind != ocispec.MediaTypeImageIndex {
 		return nil, nil, errNoAPI // a web page, for example
 	}
-	b, err := io.ReadAll(io.LimitReader(res.Body, maxPage+1))
-	if err == nil && len(b) > maxPage {
-		err = fmt.Errorf("it is longer than %d bytes", maxPage)
-	}
 	var index ocispec.Index
-	if err == nil {
-		err = json.Unmarshal(b, &index)
-	}
-	if err == nil {
-		next, err = NextPage(res.Header, at)
+	if err = json.Unmarshal(b, &index); err == nil {
+		next, err = NextPage(header, at)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the list: %w", err)
 	}
-	return OfType(res.Header, index.Manifests, artifactType), next, nil
+	return OfType(header, index.Manifests, artifactType), next, nil
+}
+
+// tagged requests the list under a tag.
+func tagged(ctx context.Context, client *http.Client, at *url.URL, subject digest.Digest, artifactType string) (
+	[]ocispec.Descriptor, error) {
+	_, kind, b, err := get(ctx, client, at, ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest)
+	var failed *transport.Error
+	if errors.As(err, &failed) && failed.StatusCode == http.StatusNotFound {
+		return nil, nil // nothing refers to it yet
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, _, err := Tagged(kind, b, subject)
+	if err != nil {
+		return nil, fmt.Errorf("read the list: %w", err)
+	}
+	return OfTaggedType(list.Manifests, artifactType), nil
+}
+
+// get requests a manifest or a page of a list.
+func get(ctx context.Context, client *http.Client, at *url.URL, accept ...string) (header http.Header,
+	mediaType string, b []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	req.Header.Set("Accept", strings.Join(accept, ", "))
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	defer res.Body.Close()
+	if err := transport.CheckError(res, http.StatusOK); err != nil {
+		return nil, "", nil, err
+	}
+	mediaType, _, _ = strings.Cut(res.Header.Get("Content-Type"), ";")
+	b, err = io.ReadAll(io.LimitReader(res.Body, maxPage+1))
+	if err == nil && len(b) > maxPage {
+		err = fmt.Errorf("read the list: it is longer than %d bytes", maxPage)
+	}
+	return res.Header, mediaType, b, err
 }
 
 // NextPage returns the URL of the page after an answer, by the answer's header Link (RFC 8288), or

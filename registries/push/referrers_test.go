@@ -56,7 +56,9 @@ func TestReferrers(t *testing.T) {
 		"a page is gone":     {`</v2/gone>; rel="next"`, listed(t, wanted), "", 0, "page 2"},
 		"too many":           {"", listed(t, many...), "", 0, "more than 1024"},
 		"many others":        {"", listed(t, append(others, wanted)...), "", 1, ""},
-		"many under the tag": {"", "none", listed(t, append(others, wanted)...), 1, ""},
+		"many under the tag": {"", "none", listed(t, append(others, wanted)...), 1 + maxUntyped, ""},
+		"other under a tag":  {"", "none", listed(t, "other"), 0, ""},
+		"no list at the tag": {"", "none", "{", 0, "read the list"},
 		"no list":            {"", "{", "", 0, "read the list"},
 	} {
 		var server *httptest.Server
@@ -116,6 +118,58 @@ func TestListTag(t *testing.T) {
 	long := digest.SHA512.FromString("image")
 	if got, want := ListTag(long), "sha512-"+long.Encoded()[:64]; got != want {
 		t.Errorf("the tag of a longer digest: %s, want %s", got, want)
+	}
+}
+
+// What a tool has left under the tag of a list counts as one if it is an artifact of the subject.
+func TestTagged(t *testing.T) {
+	const list, image = ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest
+	const config = "application/vnd.example.config"
+	subject := digest.FromString("image")
+	manifest := func(of digest.Digest, artifactType string) string {
+		b, err := json.Marshal(ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: artifactType,
+			Config:  ocispec.Descriptor{MediaType: config},
+			Subject: &ocispec.Descriptor{Digest: of}, Annotations: map[string]string{"version": "2"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	for what, c := range map[string]struct {
+		mediaType, text string
+		want            string // the types of what it lists
+		isList, fails   bool
+	}{
+		"a list":              {list, listed(t, "a", "b"), "a b", true, false},
+		"an artifact":         {image, manifest(subject, wanted), wanted, false, false},
+		"an older artifact":   {image, manifest(subject, ""), config, false, false},
+		"another's artifact":  {image, manifest(digest.FromString("x"), wanted), "", false, false},
+		"an image":            {image, "{}", "", false, false},
+		"no manifest":         {image, "[]", "", false, true},
+		"another kind":        {"application/vnd.docker.distribution.manifest.v2+json", "{}", "", false, true},
+		"a list without JSON": {list, "", "", true, true},
+	} {
+		got, isList, err := Tagged(c.mediaType, []byte(c.text), subject)
+		var types []string
+		for _, d := range got.Manifests {
+			types = append(types, d.ArtifactType)
+			if !isList && (d.Digest != digest.FromString(c.text) || d.Size != int64(len(c.text)) ||
+				d.MediaType != c.mediaType || d.Annotations["version"] != "2") {
+				t.Errorf("%s: the descriptor %+v", what, d)
+			}
+		}
+		if strings.Join(types, " ") != c.want || isList != c.isList || (err != nil) != c.fails {
+			t.Errorf("%s: got %q, a list: %t, %v; want %+v", what, types, isList, err, c)
+		}
+	}
+}
+
+// Entries without a type come last, and only those of images.
+func TestOfTaggedType(t *testing.T) {
+	all := []ocispec.Descriptor{{MediaType: ocispec.MediaTypeImageManifest, Size: 2},
+		{MediaType: ocispec.MediaTypeImageIndex}, {ArtifactType: "other"}, {ArtifactType: wanted, Size: 1}}
+	if got := OfTaggedType(all, wanted); len(got) != 2 || got[0].Size != 1 || got[1].Size != 2 {
+		t.Errorf("got %+v, want the one of the type, and the image without one", got)
 	}
 }
 

@@ -72,7 +72,8 @@ func Among(ctx context.Context, from *repository.Repository, listed []v1.Descrip
 	chain string, others []*repository.Repository, trust Trust) (all []Found, refused, err error) {
 	looks := make([]look, 0, maxFound+len(others))
 	for _, d := range listed[:min(len(listed), maxFound)] {
-		looks = append(looks, look{in: from, which: d.Digest.String(), subject: image})
+		looks = append(looks, look{in: from, which: d.Digest.String(), subject: image,
+			isGuess: d.ArtifactType == ""})
 	}
 	for _, in := range others {
 		looks = append(looks, look{in: in, which: attached.ChainTag(chain)})
@@ -101,6 +102,7 @@ type look struct {
 	in      *repository.Repository
 	which   string        // the artifact's digest or tag
 	subject digest.Digest // that the artifact must have
+	isGuess bool          // the list does not say that it is an index
 
 	found   *Found
 	refused error // why it does not count
@@ -123,6 +125,7 @@ func (l *look) run(ctx context.Context, image digest.Digest, chain string, trust
 	switch {
 	case err == nil:
 		l.found = f
+	case l.isGuess && errors.As(err, new(*attached.RefusedError)): // something else
 	// A list may name what was deleted, and users who may push can put anything into it.
 	case errors.As(err, new(*attached.RefusedError)), errors.As(err, new(*chunk.InvalidError)),
 		errors.Is(err, chunk.ErrNotFound):

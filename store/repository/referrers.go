@@ -138,30 +138,42 @@ func (r *Repository) taggedReferrers(ctx context.Context, subject digest.Digest,
 	} else if err != nil {
 		return nil, err
 	}
-	if got := a.mediaType(); got != v1.MediaTypeImageIndex {
-		return nil, a.invalid(fmt.Errorf("it has media type %q, want %s", got, v1.MediaTypeImageIndex))
-	}
 	b, err := a.readSmall()
 	if err != nil {
 		return nil, err
 	}
-	all, err := a.parseIndex(b)
-	// No header says that this list was filtered: the registry does not know what the index is.
-	if all = push.OfType(nil, all, artifactType); err == nil && len(all) > maxReferrers {
-		err = a.invalid(fmt.Errorf("it lists more than %d", maxReferrers))
+	list, _, err := push.Tagged(a.mediaType(), b, subject)
+	if err == nil {
+		err = checkAll(list.Manifests)
 	}
-	return all, err
+	// No header says that this list was filtered: the registry does not know what the index is.
+	all := push.OfTaggedType(list.Manifests, artifactType)
+	if err == nil && len(all) > maxReferrers {
+		err = fmt.Errorf("it lists more than %d", maxReferrers)
+	}
+	if err != nil {
+		return nil, a.invalid(err)
+	}
+	return all, nil
 }
 
 func (a *answer) parseIndex(b []byte) ([]v1.Descriptor, error) {
 	var index v1.Index
-	if err := json.Unmarshal(b, &index); err != nil {
+	err := json.Unmarshal(b, &index)
+	if err == nil {
+		err = checkAll(index.Manifests)
+	}
+	if err != nil {
 		return nil, a.invalid(err)
 	}
-	for _, d := range index.Manifests {
+	return index.Manifests, nil
+}
+
+func checkAll(listed []v1.Descriptor) error {
+	for _, d := range listed {
 		if err := checkBlob(d); err != nil {
-			return nil, a.invalid(err)
+			return err
 		}
 	}
-	return index.Manifests, nil
+	return nil
 }

@@ -124,9 +124,9 @@ func (b *builder) isHole(id chunk.ID, length int64) bool {
 // chunkID returns the digest of a row's chunk. isWhole says that the chunk is the whole file.
 func (f *file) chunkID(r *row, isWhole bool) (chunk.ID, error) {
 	id := chunk.ID{}
-	switch r.ChunkDigest {
-	case "":
-	case r.Digest:
+	switch {
+	case r.ChunkDigest == "":
+	case r.ChunkDigest == r.Digest && r.Type != typeChunk: // the file's, which is parsed already
 		id = f.digest
 	default:
 		var err error

@@ -22,6 +22,9 @@ func TestRowsAreIndependent(t *testing.T) {
 		`{"type": "reg", "name": "f", "size": 1, "offset": 5, "digest": `+one+`, "chunkDigest": `+escaped+`}`,
 		`{"type": "reg", "name": "f", "size": 1, "offset": 6, "chunkDigest": `+escaped+`, "digest": `+one+`}`,
 		`{"type": "reg", "name": "f", "size": 2, "offset": 7, "digest": `+two+`}`,
+		`{"type": "reg", "name": "f", "size": 3, "offset": 8, "chunkSize": 1, "digest": `+one+`,
+			"chunkDigest": `+one+`}`,
+		`{"type": "chunk", "name": "f", "offset": 9, "chunkOffset": 1, "digest": `+two+`, "chunkDigest": `+two+`}`,
 		`{"type": "reg", "name": "f"}`,
 	))
 	if err != nil {
@@ -36,7 +39,7 @@ func TestRowsAreIndependent(t *testing.T) {
 		got = append(got, text)
 	}
 	want := []string{"a 1704067200", "b\n\"ü\\ 1704067200", "c 0", "d 1704067201", "e 1704067202", "f 0 1 true false",
-		"f 0 1 true false", "f 0 2 false true", "f 0"}
+		"f 0 1 true false", "f 0 2 false true", "f 0 1 true false 2 false true", "f 0"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -313,11 +313,7 @@ func fetchIndex(ctx context.Context, f attachment.Found, path string) error {
 		if err != nil {
 			return err
 		}
-		err = attached.ReadIndex(file, r, f.Contents.Tree)
-		if err == nil {
-			err = file.Sync()
-		}
-		return errors.Join(err, file.Close())
+		return errors.Join(attached.ReadIndex(file, r, f.Contents.Tree), file.Close())
 	})
 }
 

@@ -242,6 +242,9 @@ func (k *kept) layersOf(pack chunk.ID) []*keptLayer {
 // image's place instead, provided that its layers are the same. Formats may lead to the same tree:
 // replaces reports whether the image's format counts from now on.
 func (k *kept) publish(tree chunk.ID, fresh string, im image, replaces func(old *image) bool) error {
+	if err := durable.SyncFiles(fresh); err != nil { // before the lock: a slow disk takes seconds
+		return err
+	}
 	k.changing.Lock()
 	defer k.changing.Unlock()
 	if old := k.imageOf(tree); old != nil {
@@ -267,9 +270,6 @@ func (k *kept) publish(tree chunk.ID, fresh string, im image, replaces func(old 
 		return k.change(tree, now)
 	}
 	if err := durable.Discard(k.path(tree, ""), k.removing(tree)); err != nil { // one that cannot be read
-		return err
-	}
-	if err := durable.SyncFiles(fresh); err != nil {
 		return err
 	}
 	if err := durable.Publish(fresh, k.path(tree, "")); err != nil {

@@ -74,13 +74,15 @@ func OfType(header http.Header, listed []ocispec.Descriptor, artifactType string
 }
 
 // Tagged returns the list of what refers to subject, by the manifest under the tag of the list
-// (ListTag). A tool that copies one image of each index, as skopeo does without --all, leaves an
-// artifact itself under the tag. Then isList is false, and the list has that artifact if it refers
-// to subject.
+// (ListTag), and the media type in the registry's answer, which may have parameters. A tool that
+// copies one image of each index, as skopeo does without --all, leaves an artifact itself under the
+// tag. Then isList is false, and the list has that artifact if it refers to subject.
 func Tagged(mediaType string, b []byte, subject digest.Digest) (list ocispec.Index, isList bool, err error) {
+	mediaType, _, _ = strings.Cut(mediaType, ";")
 	switch mediaType {
 	case ocispec.MediaTypeImageIndex:
-		return list, true, json.Unmarshal(b, &list)
+		err = json.Unmarshal(b, &list)
+		return list, true, err
 	case ocispec.MediaTypeImageManifest:
 	default:
 		return list, false, fmt.Errorf("it has media type %q, want %s", mediaType, ocispec.MediaTypeImageIndex)

@@ -141,6 +141,7 @@ func TestTagged(t *testing.T) {
 		isList, fails   bool
 	}{
 		"a list":              {list, listed(t, "a", "b"), "a b", true, false},
+		"with a parameter":    {list + "; charset=utf-8", listed(t, "a", "b"), "a b", true, false},
 		"an artifact":         {image, manifest(subject, wanted), wanted, false, false},
 		"an older artifact":   {image, manifest(subject, ""), config, false, false},
 		"another's artifact":  {image, manifest(digest.FromString("x"), wanted), "", false, false},

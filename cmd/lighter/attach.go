@@ -46,8 +46,7 @@ by the image's own files, and with --trace what recorded starts have read. FILE 
 image with some of the same files. If the image has an index of this key already, --trace
 makes only the startup packs again, and the layers are not read again. Without --trace,
 such an index stays as it is. If the file of --key has a further key, which has not signed
-the index yet, the startup packs are made again in any case: name the recordings with
---trace again, or the packs do not have them any more.
+the index yet, the index is only signed again.
 
 Copying tools copy the artifact only if they copy what refers to an image (oras cp -r,
 regctl image copy --referrers). Where it is lost, or a part of it, attach it again: the

@@ -56,6 +56,19 @@ func NewestFirst(listed []v1.Descriptor) {
 	slices.SortStableFunc(listed, func(a, b v1.Descriptor) int { return cmp.Compare(version(b), version(a)) })
 }
 
+// maxVersion is far above what a version reaches by one index after the other.
+const maxVersion = 1 << 30
+
+// After returns the version of an index that takes the place of others, whoever has signed them: at
+// least version, and above that of old. It ignores versions that no index reaches: anybody who may
+// push to the repository can claim one, and the next version would not be above it.
+func After(version int, old *Contents) int {
+	if old.Version > maxVersion {
+		return version
+	}
+	return max(version, old.Version+1)
+}
+
 // Media types of the blobs.
 const (
 	MediaTypeEnvelope  = "application/vnd.dsse.envelope.v1+json"

@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -224,5 +225,13 @@ func TestNewestFirst(t *testing.T) {
 	}
 	if want := []int64{2, 0, 4, 1, 3}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestAfter(t *testing.T) {
+	for _, c := range [][3]int{{1, 0, 1}, {1, 1, 2}, {5, 2, 5}, {2, math.MaxInt, 2}, {2, math.MaxInt - 1, 2}} {
+		if got := After(c[0], &Contents{Version: c[1]}); got != c[2] {
+			t.Errorf("after %d and %d comes %d, want %d", c[0], c[1], got, c[2])
+		}
 	}
 }

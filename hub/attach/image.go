@@ -130,7 +130,7 @@ func (w *work) find(ctx context.Context) (all []found, err error) {
 		c, signers, err := w.open(ctx, d)
 		switch {
 		case err == nil:
-			w.contents.Version = max(w.contents.Version, c.Version+1)
+			w.contents.Version = attached.After(w.contents.Version, c)
 			if isOurs, isSigned := attached.HaveSigned(signers, w.Keys); isOurs {
 				all = append(all, found{d, c, isSigned})
 			}

@@ -45,8 +45,9 @@ type Result struct {
 }
 
 // Attach sees to it that an image has an index that all of the keys have signed. If it has one of
-// some of them, only the startup packs are made again, and only if there are recordings or a
-// signature is missing. What the registry has lost of it is made again, too.
+// some of them, only the startup packs are made again, and only if there are recordings. If there
+// are none, and a signature is missing, it is signed again as it is. What the registry has lost of
+// it is made again, too.
 func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) {
 	var reporting sync.Mutex
 	if report := o.Report; report != nil {
@@ -70,15 +71,16 @@ func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) 
 			r.Lost = append(r.Lost, one.Error())
 		}
 	}
-	var old []Found // of these keys
-	isWhole := false
+	var old []Found   // of these keys
+	isSigned := false // old[0], by all of them
 	for _, f := range others {
-		o.Version = max(o.Version, f.Contents.Version+1) // nodes take the highest one of all keys
+		o.Version = attached.After(o.Version, f.Contents) // nodes take the highest one of all keys
 		if some, all := attached.HaveSigned(f.Signers, o.Keys); some {
-			isWhole = isWhole || all && len(old) == 0
+			isSigned = isSigned || all && len(old) == 0
 			old = append(old, f)
 		}
 	}
+	isWhole := false // old[0]
 	if len(old) > 0 {
 		lost, err := lostOf(ctx, old[0])
 		if err != nil {
@@ -87,9 +89,10 @@ func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) 
 		for _, one := range eachOf(lost) {
 			r.Lost = append(r.Lost, one.Error())
 		}
-		isWhole = isWhole && lost == nil
+		isWhole = lost == nil
 	}
-	if isWhole && len(o.Recordings) == 0 && old[0].Contents.Format == index.Format {
+	isCurrent := isWhole && len(o.Recordings) == 0 && old[0].Contents.Format == index.Format
+	if isCurrent && isSigned {
 		r.fill(&Made{Contents: *old[0].Contents}, "unchanged", old[0].Artifact.Digest.String())
 		return r, nil
 	}
@@ -100,12 +103,17 @@ func Attach(ctx context.Context, im Image, in Place, o Options) (Result, error) 
 	if err != nil {
 		return r, err
 	}
-	made, err := in.make(ctx, im, old, o)
+	var made *Made
+	if isCurrent {
+		made, err = signAgain(*old[0].Contents, o)
+	} else {
+		made, err = in.make(ctx, im, old, o)
+	}
 	if err != nil {
 		return r, err
 	}
 	defer made.Close()
-	if isWhole && made.Contents.Equal(old[0].Contents) {
+	if isSigned && isWhole && made.Contents.Equal(old[0].Contents) {
 		r.fill(made, "unchanged", old[0].Artifact.Digest.String())
 		return r, nil
 	}

@@ -95,6 +95,17 @@ func Remake(ctx context.Context, im Image, old Found, o Options) (*Made, error) 
 	return run(ctx, im, o, func(w *work) error { return w.fetch(ctx, old.Contents, old.In) })
 }
 
+// signAgain returns an index with the contents of one whose blobs the registry has, and with the
+// signatures of all keys.
+func signAgain(old attached.Contents, o Options) (*Made, error) {
+	old.Version = o.Version
+	envelope, err := attached.Seal(&old, o.Keys)
+	if err != nil {
+		return nil, err
+	}
+	return &Made{Contents: old, envelope: envelope}, nil
+}
+
 // work is an index that is being made.
 type work struct {
 	Image

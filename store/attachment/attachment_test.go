@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -141,13 +142,15 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// With several keys, an index is that of all of them: one that lacks a signature is replaced.
+// With several keys, an index is that of all of them: one that lacks a signature is signed again,
+// with its startup packs.
 func TestAttachWithSeveralKeys(t *testing.T) {
 	r := registrytest.Start(t, true)
 	ref, _ := r.Push(t, image(t), "team/image:1")
 	im := find(t, ref)
 	first, second := keyOf(1), keyOf(2)
-	for _, c := range []struct {
+	var packs []attached.Pack
+	for i, c := range []struct {
 		keys []ed25519.PrivateKey
 		want string
 	}{
@@ -156,7 +159,11 @@ func TestAttachWithSeveralKeys(t *testing.T) {
 		{[]ed25519.PrivateKey{first, second}, "unchanged"},
 		{[]ed25519.PrivateKey{second}, "unchanged"},
 	} {
-		attach(t, im, attachment.Place{}, attachment.Options{Keys: c.keys, Guess: true}, c.want)
+		o := attachment.Options{Keys: c.keys}
+		if i == 0 {
+			o.Recordings = recorded()
+		}
+		attach(t, im, attachment.Place{}, o, c.want)
 		all, refused, err := attachment.List(t.Context(), im, attachment.Place{})
 		if err != nil || refused != nil || len(all) != 1 {
 			t.Fatalf("attached are %+v, %v, %v, want one", all, refused, err)
@@ -164,6 +171,13 @@ func TestAttachWithSeveralKeys(t *testing.T) {
 		if _, signed := attached.HaveSigned(all[0].Signers, c.keys); !signed {
 			t.Errorf("it is signed by %d keys, want all of %d", len(all[0].Signers), len(c.keys))
 		}
+		if i == 0 {
+			packs = all[0].Contents.Packs
+		}
+		if now := all[0].Contents.Packs; len(packs) == 0 || !reflect.DeepEqual(now, packs) {
+			t.Errorf("the startup packs are %v, and were %v", now, packs)
+		}
+		check(t, im, all[0])
 	}
 }
 

@@ -96,18 +96,17 @@ func Blobs(ctx context.Context, push func(context.Context, ocispec.Descriptor, f
 
 // Manifest pushes a manifest, by its digest. If it refers to another one, and the registry has no
 // referrers API, it is added to the list that clients keep under a tag. What the registry has lost
-// is taken out of that list: some registries refuse a list of which they do not have all. Something
-// else in place of the list becomes a list first (Tagged).
+// is taken out of that list: some registries refuse a list of which they do not have all. An
+// artifact in place of the list becomes a list first (Tagged).
 func (d *Destination) Manifest(ctx context.Context, m ocispec.Descriptor, b []byte) error {
 	var of struct{ Subject *ocispec.Descriptor }
 	if err := json.Unmarshal(b, &of); err != nil {
 		return fmt.Errorf("push manifest %s: %w", m.Digest, err)
 	}
+	var notListed error // registries with the referrers API need no list
 	if of.Subject != nil {
 		nothing := func(ocispec.Descriptor) (bool, error) { return false, nil }
-		if _, err := d.unlist(ctx, of.Subject.Digest, nothing); err != nil {
-			return err
-		}
+		_, notListed = d.unlist(ctx, of.Subject.Digest, nothing)
 	}
 	ref := d.ref.Context().Digest(m.Digest.String())
 	err := d.put(ctx, ref, m, b)
@@ -120,6 +119,9 @@ func (d *Destination) Manifest(ctx context.Context, m ocispec.Descriptor, b []by
 		} else if pruned {
 			err = d.put(ctx, ref, m, b)
 		}
+	}
+	if err != nil {
+		err = errors.Join(err, notListed)
 	}
 	return err
 }
@@ -244,8 +246,8 @@ func (d *Destination) delete(ctx context.Context, m ocispec.Descriptor, unlisted
 }
 
 // unlist takes some manifests out of the list of what refers to subject, if the registry has a list
-// under a tag, and makes a list of something else there (Tagged). It reports whether it has taken
-// any out.
+// under a tag, and makes a list of an artifact that is there instead (Tagged). It reports whether
+// it has taken any out.
 func (d *Destination) unlist(ctx context.Context, subject digest.Digest,
 	some func(one ocispec.Descriptor) (bool, error)) (done bool, err error) {
 	list := d.ref.Context().Tag(ListTag(subject))
@@ -273,7 +275,7 @@ func (d *Destination) unlist(ctx context.Context, subject digest.Digest,
 		}
 	}
 	done = len(kept) < len(all.Manifests)
-	if isList && !done {
+	if !done && (isList || len(kept) == 0) { // or it is something else that has this tag
 		return false, nil
 	}
 	all.Manifests = kept

@@ -34,9 +34,8 @@ type guesses struct {
 	source    Source
 	requests  *requests
 	account   account
-	guessing  chan struct{}                            // of the Prefetcher: one for each guess that is computed
-	preparing chan struct{}                            // the same of starts that are prepared
-	fetching  chan struct{}                            // one for each chunk that is fetched
+	guessing  lane
+	preparing lane                                     // a start that has begun does not wait for what may begin
 	blocked   func() error                             // Options.Blocked
 	config    func(tree chunk.ID) (guess.Config, bool) // Options.Config; nil: nothing is guessed
 	metadata  string                                   // the path of the metadata image; empty: nothing is guessed
@@ -54,12 +53,22 @@ type guesses struct {
 	spent    atomic.Int64 // nanoseconds in which guess ran
 }
 
+// lane bounds the guesses of one kind.
+type lane struct {
+	computing chan struct{} // of the Prefetcher: has a value for each guess that is computed
+	fetching  chan struct{} // has a value for each chunk that the device's guesses fetch
+}
+
+func newLane(computing chan struct{}) lane {
+	return lane{computing, make(chan struct{}, maxDeviceFetches/2)}
+}
+
 var _ device.Observer = (*guesses)(nil)
 
 func newGuesses(p *Prefetcher, d *Device) *guesses {
 	g := &guesses{device: d.Device, source: d.source, requests: d.requests,
-		account: newAccount(d.Extents(), &p.guesses), guessing: p.guessing, preparing: p.preparing,
-		fetching: make(chan struct{}, maxDeviceFetches), blocked: p.options.Blocked}
+		account: newAccount(d.Extents(), &p.guesses), guessing: newLane(p.guessing),
+		preparing: newLane(p.preparing), blocked: p.options.Blocked}
 	if p.options.Limit > 0 {
 		g.config = p.options.Config
 	}
@@ -82,7 +91,7 @@ func (g *guesses) Observe(r device.Read) {
 		if !isRead(s) {
 			left = append(left, s)
 		} else if !g.ended {
-			g.work.Go(func() { g.run(func(of *guess.Image) { g.start(of, s) }) })
+			g.work.Go(func() { g.start(s) })
 		}
 	}
 	g.waiting.Store(&left)
@@ -101,7 +110,7 @@ func (g *guesses) begin() bool {
 	defer g.mu.Unlock()
 	if !g.begun {
 		g.begun = true
-		g.work.Go(func() { g.run(g.all) })
+		g.work.Go(g.all)
 	}
 	return true
 }
@@ -115,37 +124,63 @@ func (g *guesses) end() {
 	g.work.Wait()
 }
 
-// run calls fn with the image. An error ends it: a start can do without a guess.
-func (g *guesses) run(fn func(of *guess.Image)) {
+// compute calls fn with the image, when there is room for it in the lane. It returns the chunks
+// that fn has missed. An error ends it: a start can do without a guess.
+func (g *guesses) compute(ctx context.Context, in lane, fn func(ctx context.Context, of *guess.Image)) (
+	missing []missed,
+) {
+	select {
+	case in.computing <- struct{}{}:
+		defer func() { <-in.computing }()
+	case <-ctx.Done():
+		return nil
+	}
 	config, ok := g.config(g.device.Extents().ID())
 	if !ok {
-		return
+		return nil
 	}
 	file, err := os.Open(g.metadata)
 	if err != nil {
-		return
+		return nil
 	}
 	defer file.Close()
 	image, err := erofs.Open(file, g.device.Extents().MetadataSize)
 	if err != nil {
-		return
+		return nil
 	}
-	fn(&guess.Image{Metadata: image, Extents: g.device.Extents(), Config: config})
+	seen := map[chunk.ID]bool{}
+	fn(ctx, &guess.Image{Metadata: image, Extents: g.device.Extents(), Config: config,
+		Chunk: func(_ context.Context, extent int64, ref chunk.Ref) ([]byte, error) {
+			plain := make([]byte, ref.Length)
+			if g.source.Cached(ref, 0, plain) {
+				return plain, nil
+			}
+			if !seen[ref.ID] {
+				seen[ref.ID] = true
+				ref.Unit, _ = g.device.Unit(extent)
+				missing = append(missing, missed{extent, ref})
+			}
+			return nil, errMissing
+		}})
+	return missing
 }
 
 // all guesses the start that the config names. The others wait for their triggers.
-func (g *guesses) all(of *guess.Image) {
-	starts, _ := of.Starts(g.ctx) // the error is that of ctx
+func (g *guesses) all() {
+	var starts []guess.Start
+	g.compute(g.ctx, g.guessing, func(ctx context.Context, of *guess.Image) {
+		starts, _ = of.Starts(ctx) // the error is that of ctx
+	})
 	others := slices.DeleteFunc(slices.Clone(starts), func(s guess.Start) bool { return s.Named })
 	g.wait(others)
 	for _, s := range others {
 		if g.isFar(s) {
-			g.work.Go(func() { g.run(func(of *guess.Image) { g.prepare(of, s) }) })
+			g.work.Go(func() { g.prepare(s) })
 		}
 	}
 	for _, s := range starts {
 		if s.Named {
-			g.start(of, s)
+			g.start(s)
 		}
 	}
 }
@@ -163,18 +198,18 @@ func (g *guesses) isFar(s guess.Start) (far bool) {
 }
 
 // prepare fetches what the guess of a start needs, so that it misses nothing when the start begins.
-func (g *guesses) prepare(of *guess.Image, s guess.Start) {
+func (g *guesses) prepare(s guess.Start) {
 	ctx, cancel := context.WithTimeout(g.ctx, guessTime)
 	defer cancel()
 	for range maxGuesses {
 		if g.blocked() != nil || g.prepared.Load() > maxPrepared || g.spent.Load() > int64(maxSpent) {
 			return
 		}
-		missing, _ := g.guess(ctx, g.preparing, of, s)
+		missing, _ := g.guess(ctx, g.preparing, s)
 		for _, m := range missing {
 			g.prepared.Add(int64(m.ref.Length))
 		}
-		if len(missing) == 0 || !g.fetch(ctx, missing)() {
+		if len(missing) == 0 || !g.fetch(ctx, g.preparing, missing)() {
 			return
 		}
 	}
@@ -189,19 +224,19 @@ func (g *guesses) wait(starts []guess.Start) {
 }
 
 // start guesses a start until a guess misses nothing.
-func (g *guesses) start(of *guess.Image, s guess.Start) {
+func (g *guesses) start(s guess.Start) {
 	ctx, cancel := context.WithTimeout(g.ctx, guessTime)
 	defer cancel()
 	for round := range maxGuesses {
 		if g.blocked() != nil || g.spent.Load() > int64(maxSpent) {
 			return
 		}
-		missing, recording := g.guess(ctx, g.guessing, of, s)
+		missing, recording := g.guess(ctx, g.guessing, s)
 		if round == 0 {
 			missing = g.addFirst(missing, s)
 		}
-		arrived := g.fetch(ctx, missing)
-		g.request(of.Metadata, recording)
+		arrived := g.fetch(ctx, g.guessing, missing)
+		g.compute(ctx, g.guessing, func(_ context.Context, of *guess.Image) { g.request(of.Metadata, recording) })
 		if !arrived() {
 			return
 		}
@@ -210,8 +245,10 @@ func (g *guesses) start(of *guess.Image, s guess.Start) {
 		}
 	}
 	if g.isFar(s) {
-		packages, _ := of.Packages(ctx, s) // the error is that of ctx
-		g.wait(packages)
+		g.compute(ctx, g.guessing, func(ctx context.Context, of *guess.Image) {
+			packages, _ := of.Packages(ctx, s) // the error is that of ctx
+			g.wait(packages)
+		})
 	}
 }
 
@@ -231,35 +268,15 @@ func (g *guesses) addFirst(missing []missed, s guess.Start) []missed {
 	return missing
 }
 
-// guess returns a recording of a probable start, and the chunks that it has missed. It waits for a
-// slot.
-func (g *guesses) guess(ctx context.Context, slots chan struct{}, of *guess.Image, s guess.Start) (
-	missing []missed, found trace.Recording,
-) {
-	select {
-	case slots <- struct{}{}:
-		defer func() { <-slots }()
-	case <-ctx.Done():
-		return nil, found
-	}
-	began := time.Now()
-	defer func() { g.spent.Add(int64(time.Since(began))) }()
-	ctx, cancel := context.WithTimeout(ctx, maxSpent/4)
-	defer cancel()
-	seen := map[chunk.ID]bool{}
-	of.Chunk = func(_ context.Context, extent int64, ref chunk.Ref) ([]byte, error) {
-		plain := make([]byte, ref.Length)
-		if g.source.Cached(ref, 0, plain) {
-			return plain, nil
-		}
-		if !seen[ref.ID] {
-			seen[ref.ID] = true
-			ref.Unit, _ = g.device.Unit(extent)
-			missing = append(missing, missed{extent, ref})
-		}
-		return nil, errMissing
-	}
-	found, _ = of.Recording(ctx, s) // the error is that of ctx: then a part was guessed
+// guess returns a recording of a probable start, and the chunks that it has missed.
+func (g *guesses) guess(ctx context.Context, in lane, s guess.Start) (missing []missed, found trace.Recording) {
+	missing = g.compute(ctx, in, func(ctx context.Context, of *guess.Image) {
+		began := time.Now()
+		defer func() { g.spent.Add(int64(time.Since(began))) }()
+		ctx, cancel := context.WithTimeout(ctx, maxSpent/4)
+		defer cancel()
+		found, _ = of.Recording(ctx, s) // the error is that of ctx: then a part was guessed
+	})
 	return missing, found
 }
 
@@ -274,20 +291,20 @@ type missed struct {
 
 // fetch fetches chunks together, within the credit. The returned function waits for them, and
 // reports whether all have arrived.
-func (g *guesses) fetch(ctx context.Context, missing []missed) (arrived func() bool) {
+func (g *guesses) fetch(ctx context.Context, in lane, missing []missed) (arrived func() bool) {
 	var group errgroup.Group
 	for _, m := range missing {
 		if g.account.debt(startupPart) > startupCredit {
 			return func() bool { _ = group.Wait(); return false }
 		}
 		select {
-		case g.fetching <- struct{}{}:
+		case in.fetching <- struct{}{}:
 		case <-ctx.Done():
 			return func() bool { _ = group.Wait(); return false }
 		}
 		g.account.charge(m.extent, m.ref.Length)
 		group.Go(func() error {
-			defer func() { <-g.fetching }()
+			defer func() { <-in.fetching }()
 			return g.source.Prefetch(ctx, m.ref)
 		})
 	}

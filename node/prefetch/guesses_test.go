@@ -13,6 +13,7 @@ import (
 	"lighter/format/guess"
 	"lighter/format/index"
 	"lighter/format/tree"
+	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/filetree"
 )
 
@@ -93,12 +94,6 @@ func TestGuessGoesOnWithWhatItHasFetched(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, s, names := scripted(t, 3, test.options)
-			s.enough = func() bool { // other devices may guess while this one waits for its server
-				if held := len(d.guesses.guessing); held > 0 {
-					t.Errorf("a chunk is fetched in %d slots", held)
-				}
-				return false
-			}
 			for range 2 {
 				if got := d.Begin(); got != test.begins {
 					t.Errorf("Begin returned %t, want %t", got, test.begins)
@@ -110,6 +105,18 @@ func TestGuessGoesOnWithWhatItHasFetched(t *testing.T) {
 			}
 		})
 	}
+}
+
+// While a guess waits for its server, those of other devices are computed.
+func TestGuessThatWaits(t *testing.T) {
+	d, s, _ := scripted(t, 3, Options{Limit: plenty, Config: startsWith("/script0")})
+	s.hang = make(chan struct{})
+	d.Begin()
+	eventually.Holds(t, "a chunk that is fetched while nothing is computed", func() bool {
+		return len(d.guesses.guessing.fetching) > 0 && len(d.guesses.guessing.computing) == 0
+	})
+	close(s.hang)
+	d.guesses.work.Wait()
 }
 
 // A known program that the config does not name is guessed when its first bytes are read, once.
@@ -160,8 +167,8 @@ func TestPreparedGuesses(t *testing.T) {
 			d, s, names := scripted(t, 3, Options{Limit: plenty, Config: startsWith("/script9")})
 			s.perRTT = test.perRTT
 			d.guesses.prepared.Store(test.prepared)
-			for range cap(d.guesses.guessing) - 1 { // the one that is left is for Begin
-				d.guesses.guessing <- struct{}{}
+			for range cap(d.guesses.guessing.computing) - 1 { // the one that is left is for Begin
+				d.guesses.guessing.computing <- struct{}{}
 			}
 			d.Begin()
 			d.guesses.work.Wait()

@@ -97,9 +97,8 @@ type Prefetcher struct {
 	queue   *queue
 	plans   chan struct{} // one for each startup pack whose units are being listed
 	loads   loads
-	// guessing has a value for each guess that is being computed, and preparing for each one that
-	// prepares a start. So a start that has begun does not wait for those that may begin.
-	guessing, preparing chan struct{}
+
+	guessing, preparing chan struct{} // lane.computing of the devices
 
 	startup    yield
 	neighbours yield

@@ -23,6 +23,7 @@ type shelf struct {
 	keeps     bool        // Prefetch makes chunks cached
 	enough    func() bool // Prefetch calls done if it returns true
 	done      func()
+	hang      chan struct{} // Prefetch waits until it is closed; nil: it does not wait
 }
 
 var _ Source = (*shelf)(nil)
@@ -53,6 +54,9 @@ func (s *shelf) Read(_ context.Context, ref chunk.Ref, offset int, dst []byte, _
 func (s *shelf) Received() map[string]int64 { return map[string]int64{"https://shelf.test": 7} }
 
 func (s *shelf) Prefetch(_ context.Context, ref chunk.Ref) error {
+	if s.hang != nil {
+		<-s.hang
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requested[ref.ID]++

@@ -70,11 +70,10 @@ func (m *Images) make(
 ) (id chunk.ID, err error) {
 	im.stores = true // containers will read it
 	checking, stop := context.WithCancel(ctx)
-	defer stop() // ends both
-	access := begin(func() error { return im.check(checking) })
+	defer stop()
 	ranges := begin(func() error { return checkRanges(checking, from, im.layers) })
 	check := func() error {
-		if err := access(); err != nil {
+		if err := im.check(); err != nil {
 			return checkError{err}
 		}
 		if err := ranges(); err != nil {

@@ -36,7 +36,7 @@ type read struct {
 	config      guess.Config
 	lower       bool                            // layers are some of the lower ones
 	stores      bool                            // chunks of layers that are read as a whole are stored in the cache
-	check       func(context.Context) error     // whether the registry lets this node read the image
+	check       func() error                    // whether the registry lets this node read the image
 	listed      func() ([]v1.Descriptor, error) // what may be an attached index
 }
 
@@ -48,6 +48,7 @@ func (m *Images) pulledImage(
 	if namespace == "" || m.config.Pulled == nil {
 		return readImage(ctx, from, which)
 	}
+	check := begin(func() error { return from.Check(ctx, which) }) // at once: it also opens a connection
 	b, err := m.config.Pulled(ctx, namespace, which, maxManifest)
 	if err != nil {
 		return readImage(ctx, from, which)
@@ -61,7 +62,7 @@ func (m *Images) pulledImage(
 	if err != nil {
 		return nil, err
 	}
-	im.check = func(ctx context.Context) error { return from.Check(ctx, which) }
+	im.check = check
 	return im, nil
 }
 
@@ -102,7 +103,7 @@ func parseImage(which digest.Digest, text []byte, fetch func(v1.Descriptor) ([]b
 	}
 	return &read{digest: which, annotations: manifest.Annotations, layers: manifest.Layers,
 		diffIDs: config.RootFS.DiffIDs, config: guess.ConfigOf(config.Config),
-		check: func(context.Context) error { return nil }}, nil // the registry has just sent it
+		check: func() error { return nil }}, nil // the registry has just sent it
 }
 
 // checkRanges returns an error if ranges of the largest layer cannot be read: reads of the image

@@ -33,7 +33,8 @@ func TestPulled(t *testing.T) {
 			"HEAD manifest, HEAD manifest"}, // the second one with a login
 		{"without config", func(f *fake, d digest.Digest) []byte { return f.manifestOf(d) }, false,
 			"GET config, HEAD manifest"},
-		{"not pulled", func(*fake, digest.Digest) []byte { return nil }, false, "GET config, GET manifest"},
+		{"not pulled", func(*fake, digest.Digest) []byte { return nil }, false,
+			"GET config, GET manifest, HEAD manifest"},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			f := startFake(t)

@@ -49,21 +49,22 @@ func (m *Images) pulledImage(
 		return readImage(ctx, from, which)
 	}
 	check := begin(func() error { return from.Check(ctx, which) }) // at once: it also opens a connection
+	var im *read
 	b, err := m.config.Pulled(ctx, namespace, which, maxManifest)
 	if err != nil {
-		return readImage(ctx, from, which)
+		im, err = readImage(ctx, from, which)
+	} else {
+		im, err = parseImage(which, b, func(d v1.Descriptor) ([]byte, error) {
+			if b, err := m.config.Pulled(ctx, namespace, d.Digest, maxConfig); err == nil {
+				return b, nil
+			}
+			return from.Blob(ctx, d, maxConfig)
+		})
 	}
-	im, err := parseImage(which, b, func(d v1.Descriptor) ([]byte, error) {
-		if b, err := m.config.Pulled(ctx, namespace, d.Digest, maxConfig); err == nil {
-			return b, nil
-		}
-		return from.Blob(ctx, d, maxConfig)
-	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		im.check = check
 	}
-	im.check = check
-	return im, nil
+	return im, err
 }
 
 // readImage reads an image's manifest and config from its registry.

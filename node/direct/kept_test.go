@@ -280,10 +280,10 @@ func TestLookupDuringAnotherPull(t *testing.T) {
 	id, pack := keep(t, m, "good")
 	l := m.kept.layersOf(pack)[0]
 	im := *m.kept.imageOf(id)
-	done := make(chan error)
+	done, fresh := make(chan error), t.TempDir()
 	go func() {
 		im.Places = []place{{Repository: "registry.test/b", Manifest: im.Places[0].Manifest}}
-		done <- m.kept.publish(id, filepath.Join(t.TempDir(), "x"), im, func(*image) bool { return false })
+		done <- m.kept.publish(id, fresh, im, func(*image) bool { return false })
 	}()
 	_, _ = l.of.inLayers(chunk.ID{1})
 	if err := <-done; err != nil {

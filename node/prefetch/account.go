@@ -59,16 +59,21 @@ func (a *account) use(r device.Read) (any bool) {
 		return false
 	}
 	for i := r.First; i < r.End; i++ {
-		if !a.marks.clear(i) {
-			continue
-		}
-		any = true
-		if e, err := a.extents.Extent(i); err == nil {
-			a.used.Add(int64(e.Length))
-			a.total.used.Add(int64(e.Length))
-		}
+		any = a.useExtent(i) || any
 	}
 	return any
+}
+
+// useExtent counts an extent as used, and reports whether it was marked.
+func (a *account) useExtent(i int64) bool {
+	if !a.marks.clear(i) {
+		return false
+	}
+	if e, err := a.extents.Extent(i); err == nil {
+		a.used.Add(int64(e.Length))
+		a.total.used.Add(int64(e.Length))
+	}
+	return true
 }
 
 // debt returns added − part × used, in bytes.

@@ -42,8 +42,8 @@ func (n *neighbours) forget() {
 // Observe requests the neighbours of a miss, unless startup packs are being fetched: these go
 // first.
 func (n *neighbours) Observe(r device.Read) {
-	n.file.use(r)
-	n.other.use(r)
+	n.use(&n.file, r)
+	n.use(&n.other, r)
 	if r.Missing < 0 || n.isOff || n.startup.isRunning() || n.busy.Load() {
 		return
 	}
@@ -58,6 +58,27 @@ func (n *neighbours) Observe(r device.Read) {
 			requested: map[chunk.Unit]bool{}}
 		s.run(r.Missing)
 	})
+}
+
+// use counts the units of what was read as used, each of them as a whole: a reader that misses one
+// chunk has to wait for its unit, however few of the unit's chunks are read later.
+func (n *neighbours) use(a *account, r device.Read) {
+	if !a.use(r) {
+		return
+	}
+	for _, step := range []int64{-1, 1} {
+		edge := r.First
+		if step > 0 {
+			edge = r.End - 1
+		}
+		own, ok := n.device.Unit(edge)
+		for i := edge + step; ok && !own.IsZero() && i > edge-neighbourSpan && i < edge+neighbourSpan; i += step {
+			if unit, known := n.device.Unit(i); !known || unit != own {
+				break
+			}
+			a.useExtent(i)
+		}
+	}
 }
 
 // search requests units that contain chunks near the extent of a missing chunk.

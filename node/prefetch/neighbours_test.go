@@ -173,3 +173,30 @@ func TestNeighboursInLargeUnits(t *testing.T) {
 		}
 	}
 }
+
+// If one chunk of a requested unit is read, the whole unit has paid.
+func TestReadOfARequestedUnit(t *testing.T) {
+	d, _ := shelved(t, Options{})
+	h := &startHub{extents: d.Extents(), locations: index.NewLocations(d.Extents().ID())}
+	for i := range d.Extents().Extents {
+		h.locations.Add(unitOf(i / 10))
+	}
+	d.SetLocations(h.open(t))
+	file := &d.neighbours.file
+	want := int64(0)
+	for i := range int64(30) {
+		e := extentOf(t, d, i)
+		file.charge(i, e.Length)
+		if i/10 == 1 {
+			want += int64(e.Length)
+		}
+	}
+	for range 2 {
+		if _, err := d.ReadAt(t.Context(), make([]byte, 1), extentOf(t, d, 15).Offset); err != nil {
+			t.Fatal(err)
+		}
+		if got := file.used.Load(); got != want {
+			t.Errorf("%d bytes are used, want the %d of the unit", got, want)
+		}
+	}
+}

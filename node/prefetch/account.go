@@ -79,6 +79,9 @@ func (a *account) useExtent(i int64) bool {
 // debt returns added − part × used, in bytes.
 func (a *account) debt(part int64) int64 { return a.added.Load() - part*a.used.Load() }
 
+// forgive makes the debt smaller. It is not for concurrent use with charge.
+func (a *account) forgive(bytes int64) { a.added.Store(max(a.added.Load()-bytes, 0)) }
+
 // forget restarts the account for a new start. Chunks requested before this call and read after it
 // count as used.
 func (a *account) forget() {

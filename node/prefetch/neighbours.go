@@ -92,9 +92,13 @@ type search struct {
 
 // run requests the extents of the file after the given extent, and then those before it. Then it
 // requests extents of neighbouring files. The file and the other files have an account each. If too
-// little of the bytes on an account was read, run requests nothing more on that account.
+// little of the bytes on an account was read, run requests nothing more on that account, until
+// further misses have paid for it.
 func (s *search) run(extent int64) {
-	s.size = max(neighbourUnit, s.plainAround(extent)/plainToStored)
+	plain := s.plainAround(extent)
+	s.size = max(neighbourUnit, plain/plainToStored)
+	s.file.forgive(plain / inVain)
+	s.other.forgive(plain / inVain)
 	after, before := extent+1, extent
 	withFile := s.file.debt(filePart) <= neighbourCredit
 	for ; after < extent+neighbourSpan && !s.isFirst(after); after++ {

@@ -28,7 +28,7 @@ func TestNeighboursOfAMiss(t *testing.T) {
 		"many":              {perRTT: 4 << 20, limit: plenty, file: 80, other: neighbourProbe},
 		"some is read":      {4 << 20, plenty, before{(otherPart + 1) << 20, 1 << 20}, 80, neighbourProbe, false},
 		"much is read":      {20 * neighbourUnit, plenty, before{otherPart << 20, 1 << 20}, 80, 18, false},
-		"does not pay":      {4 << 20, plenty, before{neighbourCredit + 1, 0}, 0, 0, false},
+		"does not pay":      {4 << 20, plenty, before{2 * neighbourCredit, 0}, 0, 0, false},
 		"file does not pay": {perRTT: 4 << 20, limit: plenty, other: neighbourProbe, spent: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestNeighboursOfAMiss(t *testing.T) {
 				a.used.Store(test.before.used)
 			}
 			if test.spent {
-				file.added.Store(neighbourCredit + 1)
+				file.added.Store(2 * neighbourCredit)
 			}
 			d.SetLocations(alone(t, d))
 			isFirst := func(i int64) bool { return extentOf(t, d, i).First }
@@ -87,7 +87,7 @@ func TestNeighboursOfALargeFile(t *testing.T) {
 	d := s.open(filetree.ExtentsOf(t, tree.NewDir(tree.Node{Mode: 0o755}, []tree.Dirent{
 		{Name: "large", Node: file(3 * neighbourSpan)}, {Name: "other", Node: file(1)}})), nil, Options{})
 	d.SetLocations(alone(t, d))
-	d.neighbours.file.added.Store(neighbourCredit + 1) // so that only other files are requested
+	d.neighbours.file.added.Store(2 * neighbourCredit) // so that only other files are requested
 	for _, miss := range []int64{0, neighbourSpan / 2, 3 * neighbourSpan / 2, 3*neighbourSpan - 1} {
 		(&search{neighbours: d.neighbours, left: 100 * neighbourUnit,
 			requested: map[chunk.Unit]bool{}}).run(miss)
@@ -198,5 +198,27 @@ func TestReadOfARequestedUnit(t *testing.T) {
 		if got := file.used.Load(); got != want {
 			t.Errorf("%d bytes are used, want the %d of the unit", got, want)
 		}
+	}
+}
+
+// A start that goes on missing tries its neighbours again, although little of them was read.
+func TestMissesPayForNeighbours(t *testing.T) {
+	d, s := shelved(t, Options{Limit: plenty})
+	s.cached, s.perRTT = nil, 1<<20
+	d.SetLocations(alone(t, d))
+	for _, a := range []*account{&d.neighbours.file, &d.neighbours.other} {
+		a.added.Store(neighbourCredit + 60_000)
+	}
+	misses := 0
+	for i := int64(0); len(d.requests.refs) == 0 && i < d.Extents().Extents; i++ {
+		misses++
+		if _, err := d.ReadAt(t.Context(), make([]byte, 1), extentOf(t, d, i).Offset); err != nil {
+			t.Fatal(err)
+		}
+		d.neighbours.work.Wait()
+	}
+	if misses < 2 || len(d.requests.refs) == 0 {
+		t.Errorf("after %d misses %d units are requested, want some, after more than one miss", misses,
+			len(d.requests.refs))
 	}
 }

@@ -98,8 +98,8 @@ const (
 	neighbourUnit = 64 << 10
 	unitSpan      = 64
 	plainToStored = 2
-	// Of the uncompressed bytes of the units that readers miss, one in inVain may be fetched in vain
-	// on each account. So a start that goes on missing tries its neighbours again.
+	// Of the uncompressed bytes of the units that readers miss, one in inVain may be fetched in
+	// vain on each account. So a start that goes on missing tries its neighbours again.
 	inVain = 4
 	// neighbourSpan bounds how many extents of the missing chunk's file are examined before and
 	// after this chunk, and how many extents of other files.

@@ -197,10 +197,12 @@ func copyMatch(out []byte, at, length, distance int) {
 	from := at - distance
 	end := at + length
 	if distance >= 8 {
-		for at < end {
-			binary.LittleEndian.PutUint64(out[at:], binary.LittleEndian.Uint64(out[from:]))
-			at += 8
-			from += 8
+		for at < end { // once for most matches
+			src, dst := out[from:from+16], out[at:at+16]
+			binary.LittleEndian.PutUint64(dst, binary.LittleEndian.Uint64(src))
+			binary.LittleEndian.PutUint64(dst[8:], binary.LittleEndian.Uint64(src[8:])) // src may end in dst
+			at += 16
+			from += 16
 		}
 		return
 	}

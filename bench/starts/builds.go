@@ -35,11 +35,7 @@ func (s summary) pairs(link string, w workload, part func(Sample) float64) paire
 	if len(logs) == 0 {
 		return paired{}
 	}
-	n := float64(len(logs))
-	var mean, squares float64
-	for _, l := range logs {
-		mean += l / n
-	}
+	n, mean, squares := float64(len(logs)), average(logs), 0.0
 	for _, l := range logs {
 		squares += (l - mean) * (l - mean)
 	}
@@ -48,6 +44,14 @@ func (s summary) pairs(link string, w workload, part func(Sample) float64) paire
 		p.error = math.Exp(math.Sqrt(squares/(n-1)/n)) - 1
 	}
 	return p
+}
+
+// average returns the arithmetic mean of at least one value.
+func average(values []float64) (mean float64) {
+	for _, v := range values {
+		mean += v / float64(len(values))
+	}
+	return mean
 }
 
 // markdownBuilds compares lighter with lighter-before, if both were measured.

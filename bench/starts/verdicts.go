@@ -166,11 +166,7 @@ func (s summary) verdicts(l bench.Link) (all []verdict) {
 	}
 	for i, r := range ratios {
 		if n := len(logs[i]); n > 0 && r.mean != (limits{}) {
-			var sum float64
-			for _, one := range logs[i] {
-				sum += one
-			}
-			all = append(all, verdict{fmt.Sprintf("geometric mean of %d", n), r.figure, math.Exp(sum / float64(n)),
+			all = append(all, verdict{fmt.Sprintf("geometric mean of %d", n), r.figure, math.Exp(average(logs[i])),
 				r.mean.over(l)})
 		}
 	}

@@ -7,12 +7,11 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"lighter/format/tree"
 )
 
-const (
-	tarBlock    = 512 // bytes
-	xattrPrefix = "SCHILY.xattr."
-)
+const tarBlock = 512 // bytes
 
 // item is an entry of a tar, with its place there.
 type item struct {
@@ -51,7 +50,7 @@ func (it item) check() error {
 		if strings.HasPrefix(key, "GNU.sparse.") {
 			return errors.New("a sparse file has no place in a table")
 		}
-		if name, ok := strings.CutPrefix(key, xattrPrefix); ok {
+		if name, ok := strings.CutPrefix(key, tree.XattrPrefix); ok {
 			if err := checkName(strings.ToValidUTF8(name, lost)); err != nil {
 				return fmt.Errorf("extended attribute %q: %w", name, err)
 			}
@@ -74,7 +73,7 @@ func (it item) row() row {
 		r.Size = it.Size
 	}
 	for key, value := range it.PAXRecords {
-		if name, ok := strings.CutPrefix(key, xattrPrefix); ok {
+		if name, ok := strings.CutPrefix(key, tree.XattrPrefix); ok {
 			if r.Xattrs == nil {
 				r.Xattrs = map[string][]byte{}
 			}

@@ -8,18 +8,13 @@ import (
 	"io"
 	"path"
 	"strings"
+
+	"lighter/format/tree"
 )
 
 // maxLinkRounds bounds how often the archive is searched for the targets of hard links to hard
 // links.
 const maxLinkRounds = 8
-
-// whiteout begins the names of whiteouts. opaque is the name of one that hides what lower layers
-// have in its directory.
-const whiteout, opaque = ".wh.", ".wh..wh..opq"
-
-// defaultACL is the PAX record of the ACL that a directory hands down to what is made in it.
-const defaultACL = "SCHILY.xattr.system.posix_acl_default"
 
 // order has the entries of a tar that come first.
 type order struct {
@@ -68,7 +63,7 @@ func prioritize(ctx context.Context, archive io.ReaderAt, size int64, paths []st
 
 // want notes a path and its directories.
 func (o *order) want(p string) {
-	if strings.HasPrefix(path.Base(p), whiteout) {
+	if strings.HasPrefix(path.Base(p), tree.WhiteoutPrefix) {
 		return
 	}
 	for {
@@ -128,11 +123,12 @@ func (o *order) changesTree(ctx context.Context) (changes bool, err error) {
 			}
 			changes = changes || it.Typeflag != tar.TypeReg || last.Typeflag != tar.TypeReg
 		}
-		_, inherits := it.PAXRecords[defaultACL]
+		hidden, isWhiteout := strings.CutPrefix(base, tree.WhiteoutPrefix)
+		_, inherits := it.PAXRecords[tree.XattrPrefix+tree.DefaultACL]
 		changes = changes || inherits && wanted || it.Typeflag == tar.TypeDir && o.noDirs[name] ||
 			it.Typeflag == tar.TypeLink && isLinked && (target > it.begin || strings.HasSuffix(it.Linkname, "/")) ||
-			base == opaque && has[dir] ||
-			strings.HasPrefix(base, whiteout) && has[cleanName(path.Join(dir, base[len(whiteout):]))]
+			base == tree.OpaqueMarker && has[dir] ||
+			isWhiteout && has[cleanName(path.Join(dir, hidden))]
 		for name != "" && !changes {
 			name = parentOf(name)
 			changes = o.noDirs[name]

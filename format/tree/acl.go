@@ -141,7 +141,7 @@ func (n *Node) setACL(name string, value []byte) error {
 		return nil
 	case err != nil:
 		return err
-	case name == defaultACL && !n.IsDir() && a != nil:
+	case name == DefaultACL && !n.IsDir() && a != nil:
 		return errors.New("default ACL of a file that is not a directory")
 	case a == nil:
 		n.removeXattr(name)

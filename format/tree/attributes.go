@@ -9,10 +9,13 @@ import (
 	"strings"
 )
 
+// DefaultACL is the extended attribute with the ACL that a directory hands down to what is made in
+// it.
+const DefaultACL = "system.posix_acl_default"
+
 const (
 	capability = "security.capability"
 	accessACL  = "system.posix_acl_access"
-	defaultACL = "system.posix_acl_default"
 
 	setGID = 0o2000
 
@@ -47,7 +50,7 @@ func (n *Node) inherit(dir *Node) {
 	if dir.Mode&setGID != 0 {
 		n.GID = dir.GID
 	}
-	value := dir.xattr(defaultACL)
+	value := dir.xattr(DefaultACL)
 	if value == nil || n.Mode&ModeType == ModeSymlink {
 		return
 	}
@@ -56,7 +59,7 @@ func (n *Node) inherit(dir *Node) {
 		n.storeXattr(accessACL, value)
 	}
 	if n.IsDir() {
-		n.storeXattr(defaultACL, value)
+		n.storeXattr(DefaultACL, value)
 	}
 }
 
@@ -95,7 +98,7 @@ func (n *Node) setXattr(name string, value []byte) error {
 		return fmt.Errorf("name of %d bytes", len(name))
 	case len(value) > maxXattrValue:
 		return fmt.Errorf("value of %d bytes", len(value))
-	case name == accessACL || name == defaultACL:
+	case name == accessACL || name == DefaultACL:
 		return n.setACL(name, value)
 	case strings.HasPrefix(name, "user."):
 		if kind != ModeRegular && kind != ModeDir {
@@ -166,7 +169,7 @@ func (n *Node) xattrsSize() int {
 	size := 12
 	for _, x := range n.Xattrs {
 		size += 4 + len(x.Value)
-		if x.Name != accessACL && x.Name != defaultACL { // their names take no space
+		if x.Name != accessACL && x.Name != DefaultACL { // their names take no space
 			_, rest, _ := strings.Cut(x.Name, ".")
 			size += len(rest)
 		}

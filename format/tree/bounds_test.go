@@ -63,7 +63,7 @@ func TestAttributesOfOneInodeAreBounded(t *testing.T) {
 func TestMemoryOfAChainIsBounded(t *testing.T) {
 	acl := "\x02\x00\x00\x00" + "\x01\x00\x07\x00\xff\xff\xff\xff" + "\x04\x00\x05\x00\xff\xff\xff\xff" +
 		"\x10\x00\x05\x00\xff\xff\xff\xff" + "\x20\x00\x04\x00\xff\xff\xff\xff"
-	withACL := &Entry{Type: '5', Name: "d", Mode: 0o755, Xattrs: []Xattr{{Name: defaultACL, Value: []byte(acl)}}}
+	withACL := &Entry{Type: '5', Name: "d", Mode: 0o755, Xattrs: []Xattr{{Name: DefaultACL, Value: []byte(acl)}}}
 	attribute := int64(64 + len(accessACL) + len(acl))
 	for name, c := range map[string]struct {
 		entries []*Entry
@@ -151,7 +151,7 @@ func opaqueMarkers(depth, files int) []*Entry {
 		entries = append(entries, &Entry{Type: '0', Name: fmt.Sprint(dir, i)})
 	}
 	for n := range depth {
-		entries = append(entries, &Entry{Type: '0', Name: dir[:2*(n+1)] + opaqueMarker})
+		entries = append(entries, &Entry{Type: '0', Name: dir[:2*(n+1)] + OpaqueMarker})
 	}
 	return entries
 }
@@ -199,7 +199,7 @@ func TestMarksAreBounded(t *testing.T) {
 	var err error
 	for i := 0; i < 10_000 && err == nil; i++ {
 		name := fmt.Sprintf("%04d", i)
-		for _, e := range []*Entry{{Type: '0', Name: name}, {Type: '0', Name: whiteoutPrefix + name}} {
+		for _, e := range []*Entry{{Type: '0', Name: name}, {Type: '0', Name: WhiteoutPrefix + name}} {
 			if err == nil {
 				err = u.unpack(e)
 			}

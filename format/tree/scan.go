@@ -13,10 +13,12 @@ import (
 	"time"
 )
 
+// Names in a layer's tar (OCI image specification, image layer filesystem changeset), and of its
+// PAX records, as star and GNU tar write them.
 const (
-	whiteoutPrefix = ".wh."
-	opaqueMarker   = ".wh..wh..opq"
-	xattrPrefix    = "SCHILY.xattr."
+	WhiteoutPrefix = ".wh."          // of the name of a whiteout: the rest is what it hides
+	OpaqueMarker   = ".wh..wh..opq"  // of a whiteout that hides what lower layers have in its directory
+	XattrPrefix    = "SCHILY.xattr." // of the key of a PAX record of an extended attribute
 )
 
 // maxFileSize is ext4's largest file size in bytes. containerd cannot unpack a larger file, and a
@@ -127,13 +129,13 @@ func LeavesFile(name string) bool {
 	if base == "." || base == ".." {
 		base = path.Base(path.Clean(name))
 	}
-	return base != "." && base != ".." && base != "/" && !strings.HasPrefix(base, whiteoutPrefix)
+	return base != "." && base != ".." && base != "/" && !strings.HasPrefix(base, WhiteoutPrefix)
 }
 
 func xattrRecords(records map[string]string) []Xattr {
 	var xattrs []Xattr
 	for key, value := range records {
-		if name, ok := strings.CutPrefix(key, xattrPrefix); ok {
+		if name, ok := strings.CutPrefix(key, XattrPrefix); ok {
 			xattrs = append(xattrs, Xattr{Name: name, Value: []byte(value)})
 		}
 	}

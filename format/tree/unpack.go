@@ -61,10 +61,10 @@ func (u *unpacker) unpack(e *Entry) error {
 	if len(at.path)+1+len(base) > maxPath {
 		return errNameTooLong
 	}
-	if base == opaqueMarker {
+	if base == OpaqueMarker {
 		return u.makeOpaque(at)
 	}
-	if victim, ok := strings.CutPrefix(base, whiteoutPrefix); ok {
+	if victim, ok := strings.CutPrefix(base, WhiteoutPrefix); ok {
 		return u.whiteout(at, victim)
 	}
 	return u.create(at, base, e)

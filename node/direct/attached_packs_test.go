@@ -13,8 +13,6 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/store"
-	"lighter/store/attachment"
-	"lighter/test/testkit/registrytest"
 )
 
 // noHubs are the hubs of a node that has none.
@@ -84,15 +82,7 @@ func eachUnit(t *testing.T, m *Images, tree chunk.ID, fn func(chunk.Unit)) {
 
 // If the registry has lost a startup pack, its chunks are found in the layers.
 func TestLostStartupPack(t *testing.T) {
-	r, key := registrytest.Start(t, true), signer(1)
-	ref, _ := r.Push(t, plainImage(t, 1, 2), "team/image:1")
-	im := attachTo(t, ref, key, attachment.Place{})
-	m := believing(t, r, t.TempDir(), key)
-	answer, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree := answer.Image.Statement.Tree
+	r, _, m, tree := startAttached(t)
 	_, kept, _ := m.kept.find(func(*image) bool { return true })
 	lost := kept.Packs[0].Blob.Digest.String()
 	r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
@@ -135,13 +125,7 @@ func TestLostStartupPack(t *testing.T) {
 
 // A startup pack that cannot be read at all is not missing in the layers: readers go on to these.
 func TestDeniedStartupPack(t *testing.T) {
-	r, key := registrytest.Start(t, true), signer(1)
-	ref, _ := r.Push(t, plainImage(t, 1, 2), "team/image:1")
-	im := attachTo(t, ref, key, attachment.Place{})
-	m := believing(t, r, t.TempDir(), key)
-	if _, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref)); err != nil {
-		t.Fatal(err)
-	}
+	r, _, m, _ := startAttached(t)
 	_, kept, _ := m.kept.find(func(*image) bool { return true })
 	id, err := kept.Packs[0].ID()
 	if err != nil {
@@ -164,15 +148,7 @@ func TestDeniedStartupPack(t *testing.T) {
 // bytes, gives no chunk: the units of an attached index have no digests, and each chunk is compared
 // with its own.
 func TestWrongRangeOfAttached(t *testing.T) {
-	r, key := registrytest.Start(t, true), signer(1)
-	ref, _ := r.Push(t, plainImage(t, 1, 2), "team/image:1")
-	im := attachTo(t, ref, key, attachment.Place{})
-	m := believing(t, r, t.TempDir(), key)
-	answer, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree := answer.Image.Statement.Tree
+	r, _, m, tree := startAttached(t)
 	readAll(t, m, tree)
 	blobs := map[string][]byte{} // by the ends of their paths
 	for _, l := range m.kept.trees[tree].layers {

@@ -315,19 +315,12 @@ func TestTroubleOfTheDisk(t *testing.T) {
 
 // An index whose making takes too long is not refused: it is no property of the artifact.
 func TestFinishEndsWithItsContext(t *testing.T) {
-	r, key := registrytest.Start(t, true), signer(1)
-	ref, _ := r.Push(t, plainImage(t, 1, 2), "team/image:1")
-	im := attachTo(t, ref, key, attachment.Place{})
-	m := believing(t, r, t.TempDir(), key)
-	answer, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref))
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, im, m, tree := startAttached(t)
 	all, _, err := attachment.List(t.Context(), im, attachment.Place{})
 	if err != nil || len(all) != 1 {
 		t.Fatal(all, err)
 	}
-	c, dir := all[0].Contents, m.kept.path(answer.Image.Statement.Tree, "")
+	c, dir := all[0].Contents, m.kept.path(tree, "")
 	for i, d := range c.Tables {
 		b, err := im.From.Blob(t.Context(), d, 1<<20)
 		if err == nil {

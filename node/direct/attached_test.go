@@ -97,6 +97,22 @@ func believing(t *testing.T, r *registrytest.Registry, root string, key ed25519.
 	return m
 }
 
+// startAttached answers an image with an attached index. It returns the registry, the image, and
+// the tree that is kept.
+func startAttached(t *testing.T) (r *registrytest.Registry, im attachment.Image, m *Images, tree chunk.ID) {
+	t.Helper()
+	key := signer(1)
+	r = registrytest.Start(t, true)
+	ref, _ := r.Push(t, plainImage(t, 1, 2), "team/image:1")
+	im = attachTo(t, ref, key, attachment.Place{})
+	m = believing(t, r, t.TempDir(), key)
+	answer, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, im, m, answer.Image.Statement.Tree
+}
+
 // pulled is the pull of an image.
 func pulled(im attachment.Image, ref string) resolver.Request {
 	manifest := im.Manifest.Digest.String()

@@ -31,6 +31,9 @@ const (
 	// background request has to fit into half of it, with all others. A share may always receive
 	// one answer.
 	maxBytes = 64 << 20
+	// maxArriving is how many answers are decoded while they arrive. Each has its plain bytes in
+	// memory meanwhile, however slowly it arrives.
+	maxArriving = 4
 	// maxUnstored bounds the memory, in bytes, of answers that have arrived and are not stored yet.
 	// (An answer takes little more than its plain bytes.) If the cache is slower than the network,
 	// answers beyond the bound are not stored: readers do not wait for the cache.

@@ -14,10 +14,12 @@ import (
 var errTooLong = errors.New("it is longer than any unit")
 
 // decoder receives and decodes answers. It decodes at most one answer for each processor at a time,
-// because the origin decides how much memory and time an answer takes. A batch may decode the rest
-// of its chunks later: when they are stored, or when another reader of the unit wants them.
+// because the origin decides how much memory and time an answer takes. In addition, it decodes some
+// answers while they arrive. A batch may decode the rest of its chunks later: when they are stored,
+// or when another reader of the unit wants them.
 type decoder struct {
-	slots    chan struct{}
+	slots    chan struct{} // has a value for each answer that is decoded after it has arrived
+	arriving chan struct{} // has a value for each answer that is decoded while it arrives
 	requests atomic.Int64
 	received atomic.Int64 // encoded bytes
 	invalid  atomic.Int64 // wrong answers, and wrong chunks in answers
@@ -42,22 +44,57 @@ func (d *decoder) wrap(next step) func(ctx context.Context, f *flight) (Batch, e
 }
 
 func (d *decoder) take(f *flight, a Answer) (Batch, error) {
+	if a.DecodeArriving != nil && a.Length > 0 && a.Length <= pack.MaxStored {
+		select {
+		case d.arriving <- struct{}{}:
+			defer func() { <-d.arriving }()
+			return d.takeArriving(f, a)
+		default:
+		}
+	}
 	body, err := receive(a)
-	if err == nil {
-		d.received.Add(int64(len(body)))
-		f.received = int64(len(body))
-	} else if err != errTooLong {
+	switch {
+	case err == errTooLong:
+		return nil, d.wrong(f, err)
+	case err != nil:
 		return nil, err
 	}
-	var batch Batch
-	if err == nil {
-		batch, err = d.decode(a, body, f.ref)
-	}
+	d.count(f, len(body))
+	return d.decode(f, a, body)
+}
+
+// takeArriving decodes an answer while it arrives.
+func (d *decoder) takeArriving(f *flight, a Answer) (batch Batch, err error) {
+	in := newIncoming(int(a.Length))
+	var wrong error
+	decoded := make(chan struct{})
+	go func() {
+		defer close(decoded)
+		if batch, wrong = a.DecodeArriving(in.body, in.wait); wrong == nil {
+			_, wrong = batch.Lookup(f.ref.ID)
+		}
+	}()
+	err = in.receive(a.Body)
+	<-decoded
 	if err != nil {
-		d.invalid.Add(1)
-		return nil, &chunk.InvalidError{What: f.key.String(), Err: err}
+		return nil, err // rather than what follows from it
+	}
+	d.count(f, len(in.body))
+	if wrong != nil {
+		return nil, d.wrong(f, wrong)
 	}
 	return batch, nil
+}
+
+func (d *decoder) count(f *flight, received int) {
+	d.received.Add(int64(received))
+	f.received = int64(received)
+}
+
+// wrong counts a wrong answer, and returns the error that says so.
+func (d *decoder) wrong(f *flight, err error) error {
+	d.invalid.Add(1)
+	return &chunk.InvalidError{What: f.key.String(), Err: err}
 }
 
 // receive reads the body, of at most pack.MaxStored bytes.
@@ -77,16 +114,18 @@ func receive(a Answer) (b []byte, err error) {
 	return b, err
 }
 
-func (d *decoder) decode(a Answer, body []byte, want chunk.Ref) (batch Batch, err error) {
+func (d *decoder) decode(f *flight, a Answer, body []byte) (batch Batch, err error) {
 	d.slots <- struct{}{}
 	defer func() { <-d.slots }()
 	if a.Decode == nil {
-		batch = single{want, body}
+		batch = single{f.ref, body}
 	} else if batch, err = a.Decode(body); err != nil {
-		return nil, err
+		return nil, d.wrong(f, err)
 	}
-	_, err = batch.Lookup(want.ID)
-	return batch, err
+	if _, err = batch.Lookup(f.ref.ID); err != nil {
+		return nil, d.wrong(f, err)
+	}
+	return batch, nil
 }
 
 // single is the Batch of an answer that is one plain chunk.

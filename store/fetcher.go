@@ -30,6 +30,7 @@ type step func(ctx context.Context, f *flight, take func(Answer) error) error
 func NewFetcher(source Source, cache Cache) *Fetcher {
 	f := &Fetcher{source: source, cache: cache}
 	f.decoder.slots = make(chan struct{}, runtime.GOMAXPROCS(0))
+	f.decoder.arriving = make(chan struct{}, maxArriving)
 	f.storage = storage{cache: cache, slots: make(chan struct{}, storers), invalid: &f.decoder.invalid}
 	f.retry = retry{pauses: retryBackoff, isLoading: cache.IsLoading}
 	f.router, _ = source.(Router)

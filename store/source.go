@@ -63,6 +63,9 @@ type Answer struct {
 	// Decode decodes the whole body. The batch verifies each chunk when the chunk is read. If
 	// Decode is nil, the body is the plain bytes of the chunk.
 	Decode func(body []byte) (Batch, error)
+	// DecodeArriving is Decode of a body whose bytes still arrive: arrived waits until the first n
+	// have arrived, and returns how many have, or why no more will. It may be nil.
+	DecodeArriving func(body []byte, arrived func(n int) (int, error)) (Batch, error)
 
 	RoundTrip time.Duration // to the first byte; 0: the Fetcher measures it; negative: not known
 	Reused    bool          // the connection had been used before, so RoundTrip includes no handshake

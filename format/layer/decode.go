@@ -14,22 +14,22 @@ import (
 var inflaters = sync.Pool{New: func() any { return deflate.NewReader(nil) }}
 
 // gunzip returns the first n plain bytes of gzip members.
-func gunzip(stored []byte, n int64) ([]byte, error) {
+func gunzip(from io.Reader, n int64) ([]byte, error) {
 	r := inflaters.Get().(*deflate.Reader)
 	defer inflaters.Put(r)
-	r.Reset(bytes.NewReader(stored))
+	r.Reset(from)
 	return readPlain(r, n)
 }
 
 // inflate returns the first n plain bytes from a block inside a gzip member on.
-func (u *Unit) inflate(stored []byte, n int64) ([]byte, error) {
+func (u *Unit) inflate(from io.Reader, n int64) ([]byte, error) {
 	c := deflate.Checkpoint{Bits: u.Bits, Out: int64(len(u.Window)), Window: u.Window}
 	if u.Bits > 0 {
 		c.In = 1
 	}
 	r := inflaters.Get().(*deflate.Reader)
 	defer inflaters.Put(r)
-	if err := r.Resume(bytes.NewReader(stored), c); err != nil {
+	if err := r.Resume(from, c); err != nil {
 		return nil, fmt.Errorf("decompress: %w", err)
 	}
 	return readPlain(r, n)

@@ -198,15 +198,19 @@ type part struct {
 // when the batch is read, and the batch keeps stored. In all, at most MaxPlain bytes are allocated,
 // and what the decoder of the codec needs. The error is a *chunk.InvalidError if the bytes are not
 // those of the unit. If one of several parts has wrong bytes, only its chunks return such an error.
-func (u *Unit) Decode(stored []byte) (*Batch, error) {
+func (u *Unit) Decode(stored []byte) (*Batch, error) { return u.DecodeArriving(stored, nil) }
+
+// DecodeArriving is Decode of bytes that still arrive. It reads those that have arrived only, and
+// may return before the last ones have. Nil: all have arrived.
+func (u *Unit) DecodeArriving(bytes []byte, arrived Arrived) (*Batch, error) {
 	b := &Batch{unit: u, verified: make([]atomic.Bool, len(u.Chunks))}
-	err := b.divide(stored)
+	err := b.divide(stored{bytes: bytes, arrived: arrived})
 	switch {
 	case err != nil:
 	case len(b.parts) == 1:
 		_, err = b.parts[0].plain()
 	default:
-		b.memory += int64(cap(stored))
+		b.memory += int64(cap(bytes))
 	}
 	if err != nil {
 		return nil, u.invalid(err)
@@ -219,16 +223,13 @@ func (u *Unit) invalid(err error) error {
 }
 
 // divide divides the stored bytes of the unit into its parts.
-func (b *Batch) divide(stored []byte) error {
+func (b *Batch) divide(all stored) error {
 	u := b.unit
 	if err := u.check(math.MaxInt64); err != nil {
 		return err
 	}
-	if int64(len(stored)) != u.Stored {
-		return fmt.Errorf("it has %d bytes, want %d", len(stored), u.Stored)
-	}
-	if u.Seal == SealedStored && chunk.Sum(stored) != u.Digest {
-		return fmt.Errorf("its digest is %s", chunk.Sum(stored).Short())
+	if int64(len(all.bytes)) != u.Stored {
+		return fmt.Errorf("it has %d bytes, want %d", len(all.bytes), u.Stored)
 	}
 	if u.Seal != Unsealed {
 		b.key = u.Key()
@@ -238,7 +239,7 @@ func (b *Batch) divide(stored []byte) error {
 		if end < len(u.Chunks) {
 			to = int64(u.Chunks[end].Begin)
 		}
-		own := stored[u.Chunks[first].Begin:to]
+		own := all.part(int64(u.Chunks[first].Begin), to)
 		b.parts = append(b.parts, part{first, sync.OnceValues(func() ([]byte, error) { return u.open(own, n) })})
 		b.memory += n
 		return nil
@@ -246,8 +247,17 @@ func (b *Batch) divide(stored []byte) error {
 }
 
 // open decodes the first n plain bytes of a part, and compares them with the seal.
-func (u *Unit) open(stored []byte, n int64) ([]byte, error) {
-	plain, err := u.plain(stored, n)
+func (u *Unit) open(from stored, n int64) ([]byte, error) {
+	plain, err := u.plain(from, n)
+	if u.Seal == SealedStored { // such a unit has one part
+		all, failed := from.all()
+		if failed != nil {
+			return nil, failed
+		}
+		if sum := chunk.Sum(all); sum != u.Digest { // then this is why it cannot be decoded
+			return nil, fmt.Errorf("its digest is %s", sum.Short())
+		}
+	}
 	if err == nil && u.Seal == SealedPlain && chunk.Sum(plain) != u.Digest {
 		err = fmt.Errorf("its plain bytes have the digest %s", chunk.Sum(plain).Short())
 	}
@@ -255,16 +265,21 @@ func (u *Unit) open(stored []byte, n int64) ([]byte, error) {
 }
 
 // plain decodes the first n plain bytes.
-func (u *Unit) plain(stored []byte, n int64) ([]byte, error) {
+func (u *Unit) plain(from stored, n int64) ([]byte, error) {
 	switch u.Codec {
-	case Stored:
-		return bytes.Clone(stored[:n]), nil
 	case Gzip:
-		return gunzip(stored, n)
-	case Zstd:
-		return unzstd(stored, n)
+		return gunzip(from.reader(), n)
 	case Deflate:
-		return u.inflate(stored, n)
+		return u.inflate(from.reader(), n)
+	}
+	all, err := from.all()
+	switch {
+	case err != nil:
+		return nil, err
+	case u.Codec == Stored:
+		return bytes.Clone(all[:n]), nil
+	case u.Codec == Zstd:
+		return unzstd(all, n)
 	}
 	return nil, errors.New("its codec is not known")
 }

@@ -343,18 +343,25 @@ func (k *kept) repositories(l *keptLayer) (all []string) {
 	return all
 }
 
-// unit returns where unit n of a layer or of a startup pack is in its blob, in bytes, and how it is
-// decoded. The error wraps chunk.ErrNotFound if there is no such unit.
-func (l *keptLayer) unit(n uint32) (offset, length int64, decode func([]byte) (store.Batch, error), err error) {
+// unit returns where unit n of a layer or of a startup pack is in its blob, in bytes, and what sets
+// how an answer is decoded. The error wraps chunk.ErrNotFound if there is no such unit.
+func (l *keptLayer) unit(n uint32) (offset, length int64, set func(*store.Answer), err error) {
 	if l.startup != nil {
 		offset, length, err = l.startup.Unit(n)
-		return offset, length, func(b []byte) (store.Batch, error) { return pack.DecodeUnit(b) }, err
+		return offset, length, func(a *store.Answer) {
+			a.Decode = func(b []byte) (store.Batch, error) { return pack.DecodeUnit(b) }
+		}, err
 	}
 	u, err := l.table.Unit(n)
 	if err != nil {
 		return 0, 0, nil, err
 	}
-	return u.Offset, u.Stored, func(b []byte) (store.Batch, error) { return u.Decode(b) }, nil
+	return u.Offset, u.Stored, func(a *store.Answer) {
+		a.Decode = func(b []byte) (store.Batch, error) { return u.Decode(b) }
+		a.DecodeArriving = func(b []byte, arrived func(int) (int, error)) (store.Batch, error) {
+			return u.DecodeArriving(b, arrived)
+		}
+	}, nil
 }
 
 // sweep removes the trees that are not in list, the trees on this machine.

@@ -117,7 +117,7 @@ func preferred(a, b error) error {
 func (s *Source) fetch(
 	ctx context.Context, l *keptLayer, repository string, n uint32, take func(store.Answer) error,
 ) error {
-	offset, length, decode, err := l.unit(n)
+	offset, length, set, err := l.unit(n)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (s *Source) fetch(
 		return err
 	}
 	return from.Range(ctx, l.descriptor, offset, length, func(a store.Answer) error {
-		a.Decode = decode
+		set(&a)
 		return take(a)
 	})
 }

@@ -40,6 +40,7 @@ import (
 
 	"lighter/buildinfo"
 	"lighter/durable"
+	"lighter/format/guess"
 	"lighter/node/binds"
 	"lighter/node/completion"
 	"lighter/node/control"
@@ -290,8 +291,8 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	}
 	dir := filepath.Join(n.config.Root, "snapshots")
 	n.snapshots, err = containerd.New(containerd.Config{
-		Dir: dir, RemapIDs: n.config.RemapIDs,
-		Beside: filepath.Join(n.config.Root, "mounts", "snapshots"), NoteLazy: n.blobs.NoteLazy, Log: n.log,
+		Dir: dir, RemapIDs: n.config.RemapIDs, Beside: filepath.Join(n.config.Root, "mounts", "snapshots"),
+		NoteLazy: n.blobs.NoteLazy, NoteMounts: n.openPrograms(), Log: n.log,
 	}, n.chains)
 	if err != nil {
 		return err
@@ -317,6 +318,26 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	n.closers = append(n.closers, n.builds.Close)
 	n.buildReqs, err = n.listen(ctx, containerd.BuildKitSocket(n.config.Root))
 	return err
+}
+
+// openPrograms returns what looks up the programs of containers before they run, or nil if the node
+// has no containerd.
+func (n *Node) openPrograms() func(key, chain string) {
+	if n.config.Containerd == "" {
+		return nil
+	}
+	note := func(chain string, program guess.Config) {
+		if tree := n.chains.Tree(chain); !tree.IsZero() {
+			n.mounts.NoteProgram(tree, program)
+		}
+	}
+	programs, err := containerd.OpenPrograms(n.config.Containerd, note, n.log)
+	if err != nil {
+		n.log.Warn("starts of images without startup packs are guessed when their programs run", "err", err)
+		return nil
+	}
+	n.closers = append(n.closers, programs.Close)
+	return programs.NoteMounts
 }
 
 // snapshotters returns the opened snapshotters.

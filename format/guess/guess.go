@@ -26,6 +26,14 @@ func ConfigOf(c v1.ImageConfig) Config {
 	return Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir}
 }
 
+// argv returns the command line.
+func (c Config) argv() []string { return slices.Concat(c.Entrypoint, c.Cmd) }
+
+// Runs reports whether c runs the same program as another config, with the same arguments.
+func (c Config) Runs(other Config) bool {
+	return slices.Equal(c.argv(), other.argv()) && c.WorkingDir == other.WorkingDir
+}
+
 // Image is an image's tree, contents and config.
 type Image struct {
 	Metadata *erofs.Image
@@ -48,19 +56,29 @@ type Start struct {
 	program regular
 	argv    []string
 	pkg     string // the package that program, a Python interpreter, imports; empty: the program alone
+	config  *Config
 }
 
 // Starts returns the programs that starts of the image are likely to run: first the one of the
 // config, unless Starts cannot find it, and then programs that users often run instead. It
 // reads no chunks. Its only error is the context's.
 func (i *Image) Starts(ctx context.Context) ([]Start, error) {
-	return newGuesser(newFiles(ctx, i)).starts(), ctx.Err()
+	return newGuesser(newFiles(ctx, i), &i.Config).starts(), ctx.Err()
+}
+
+// Program returns the program that a container runs which has another config than the image, also a
+// shell without arguments. It reads no chunks. It returns false if it cannot find the program.
+func (i *Image) Program(ctx context.Context, of Config) (s Start, found bool) {
+	g := newGuesser(newFiles(ctx, i), &of)
+	argv := of.argv()
+	program, found := g.command(argv)
+	return g.start(program, argv, true), found
 }
 
 // Packages returns the largest packages of a program that is a Python interpreter, and nothing for
 // other programs. Its only error is the context's.
 func (i *Image) Packages(ctx context.Context, of Start) ([]Start, error) {
-	return newGuesser(newFiles(ctx, i)).packagesOf(of), ctx.Err()
+	return newGuesser(newFiles(ctx, i), of.config).packagesOf(of), ctx.Err()
 }
 
 // Recording returns a recording, with 0 Starts, of what a start is likely to read.
@@ -72,13 +90,13 @@ func (i *Image) Packages(ctx context.Context, of Start) ([]Start, error) {
 // leaves out what it cannot find, read or understand, and what exceeds the bounds of a guess. Its
 // only error is the context's.
 func (i *Image) Recording(ctx context.Context, s Start) (trace.Recording, error) {
-	return newGuesser(newFiles(ctx, i)).recording(s), ctx.Err()
+	return newGuesser(newFiles(ctx, i), s.config).recording(s), ctx.Err()
 }
 
 // Recordings returns the recordings of all Starts, and of the Packages of the first Python among
 // them, without the empty ones, and 16 at most. All of them together read as much as Recording.
 func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
-	g := newGuesser(newFiles(ctx, i))
+	g := newGuesser(newFiles(ctx, i), &i.Config)
 	var all []trace.Recording
 	add := func(starts []Start) {
 		for _, s := range starts {
@@ -101,8 +119,9 @@ func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 // guesser guesses what programs read, one program after the other.
 type guesser struct {
 	*linker
-	path []string // directories of PATH
-	dir  string   // the working directory
+	config *Config
+	path   []string // directories of PATH
+	dir    string   // the working directory
 
 	scanned     map[string][]statement // of Python source files, by path
 	scannedSize int                    // about the bytes that scanned takes
@@ -113,16 +132,16 @@ type guesser struct {
 	depth   int   // nesting of scripts that run scripts
 }
 
-func newGuesser(f *files) *guesser {
+func newGuesser(f *files, config *Config) *guesser {
 	env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	for _, e := range f.Config.Env {
+	for _, e := range config.Env {
 		if name, value, ok := strings.Cut(e, "="); ok {
 			env[name] = value
 		}
 	}
 	path := strings.Split(env["PATH"], ":")
-	return &guesser{linker: newLinker(f, env), path: path[:min(len(path), maxSearchDirs)],
-		dir: "/" + f.Config.WorkingDir, scanned: map[string][]statement{}}
+	return &guesser{linker: newLinker(f, env), config: config, path: path[:min(len(path), maxSearchDirs)],
+		dir: "/" + config.WorkingDir, scanned: map[string][]statement{}}
 }
 
 // starts returns what Image.Starts returns.
@@ -132,16 +151,21 @@ func (g *guesser) starts() (all []Start) {
 		isKnown := func(s Start) bool { return s.program.path == program.path }
 		if ok && len(all) < maxRecordings && !slices.ContainsFunc(all, isKnown) {
 			named := inConfig && !(len(argv) == 1 && isShell(path.Base(program.path)))
-			all = append(all, Start{named, program.address(), program.in.Size, program, argv, ""})
+			all = append(all, g.start(program, argv, named))
 		}
 	}
-	try(slices.Concat(g.Config.Entrypoint, g.Config.Cmd), true)
+	try(g.config.argv(), true)
 	for _, name := range runtimes {
 		for _, found := range g.glob(name) {
 			try([]string{found}, false)
 		}
 	}
 	return all
+}
+
+func (g *guesser) start(program regular, argv []string, named bool) Start {
+	return Start{Named: named, Trigger: program.address(), Length: program.in.Size, program: program, argv: argv,
+		config: g.config}
 }
 
 // packagesOf returns what Image.Packages returns.
@@ -152,7 +176,9 @@ func (g *guesser) packagesOf(s Start) (all []Start) {
 	}
 	for _, name := range p.packages() {
 		first := p.first(name)
-		all = append(all, Start{false, first.address(), first.in.Size, s.program, s.argv, name})
+		of := g.start(s.program, s.argv, false)
+		of.Trigger, of.Length, of.pkg = first.address(), first.in.Size, name
+		all = append(all, of)
 	}
 	return all
 }

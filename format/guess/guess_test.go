@@ -336,6 +336,47 @@ func TestStarts(t *testing.T) {
 	}
 }
 
+// A container may run another program than its image's config says, with its own environment, also
+// a shell or one that is no known runtime.
+func TestProgramOfAContainer(t *testing.T) {
+	chunks := map[chunk.ID]string{}
+	files := linux()
+	files["/srv/tool"], files["/srv/input"] = long("#!/bin/sh\n"), long("text")
+	image := open(t, files.dir("/", chunks), chunks)
+	image.Config = Config{Cmd: []string{"python3"}, Env: []string{"PATH=/nowhere"}, WorkingDir: "/app"}
+	for _, test := range []struct {
+		run  Config
+		want string
+		part string // of the recording
+	}{
+		{Config{Cmd: []string{"tool", "input"}, Env: []string{"PATH=/srv"}, WorkingDir: "/srv"}, "/srv/tool",
+			"/srv/input"},
+		{Config{Entrypoint: []string{"sh"}}, "/usr/bin/sh", "/usr/bin/sh"},
+		{Config{Cmd: []string{"tool"}}, "", ""},
+		{Config{}, "", ""},
+	} {
+		s, found := image.Program(t.Context(), test.run)
+		if s.program.path != test.want || found != (test.want != "") || found && !s.Named {
+			t.Errorf("%v runs %+v, %t, want %q", test.run, s, found, test.want)
+		}
+		if !found {
+			continue
+		}
+		r, err := image.Recording(t.Context(), s)
+		if err != nil || !slices.ContainsFunc(r.Entries, func(e trace.Entry) bool { return e.Path == test.part }) {
+			t.Errorf("%v reads %v, error %v, want %s among it", test.run, r.Entries, err, test.part)
+		}
+	}
+	a := Config{Entrypoint: []string{"a"}, Cmd: []string{"b"}, WorkingDir: "/"}
+	b := Config{Cmd: []string{"a", "b"}, WorkingDir: "/"}
+	if !a.Runs(b) {
+		t.Errorf("%v does not run what %v runs", a, b)
+	}
+	if b.WorkingDir = "/srv"; a.Runs(b) {
+		t.Errorf("%v runs what %v runs", a, b)
+	}
+}
+
 // Unreadable files are left out. Only the caller's context ends a guess.
 func TestGuessWithoutContents(t *testing.T) {
 	image := open(t, linux().dir("/", map[chunk.ID]string{}), nil)

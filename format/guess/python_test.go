@@ -88,7 +88,7 @@ func TestScannedFiles(t *testing.T) {
 		c[fmt.Sprintf("/%d.py", i)] = fmt.Sprintf("import %d%s\n", i, strings.Repeat("a", maxSource-100))
 	}
 	chunks := map[chunk.ID]string{}
-	g := newGuesser(newFiles(t.Context(), open(t, c.dir("/", chunks), chunks)))
+	g := newGuesser(newFiles(t.Context(), open(t, c.dir("/", chunks), chunks)), &Config{})
 	p := &python{guesser: g, seen: map[string]bool{}}
 	for range 2 {
 		for name := range c {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"lighter/format/chunk"
+	"lighter/format/guess"
 )
 
 // MountAgain mounts a mounted tree once more, over the existing mount. A process that starts from
@@ -68,5 +69,14 @@ func (m *Mounts) NoteStart(tree chunk.ID) {
 	}
 	if open := m.trees.Served(tree); open.Device.Reads() == 0 {
 		m.recorder.BeginStart(tree, open.Device)
+	}
+}
+
+// NoteProgram is called when it is known what a container runs that is about to start from a
+// mounted tree.
+func (m *Mounts) NoteProgram(tree chunk.ID, program guess.Config) {
+	defer m.trees.Lock(tree)()
+	if open := m.trees.Served(tree); open != nil {
+		open.Device.Expect(program)
 	}
 }

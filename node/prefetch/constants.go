@@ -85,6 +85,8 @@ const (
 	// maxSpent bounds the time in which a device's guesses are computed. A single guess has a
 	// quarter of it.
 	maxSpent = time.Second
+	// maxExpected is how many different programs of containers are guessed for a device.
+	maxExpected = 16
 	// guessTime bounds the time of a start's guesses, and of their requests. Later they are of no
 	// use.
 	guessTime = 30 * time.Second

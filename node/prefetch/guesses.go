@@ -20,8 +20,9 @@ import (
 )
 
 // guesses fetches what a start probably reads (package guess), if no startup packs are wanted at
-// mount. It guesses the program that the image's config names as soon as a start begins, and any
-// other program or Python package that it knows when a reader reads the first bytes of it.
+// mount. It guesses the program that the image's config names as soon as a start begins, the one
+// that a container is about to run as soon as that is known, and any other program or Python
+// package that it knows when a reader reads the first bytes of it.
 //
 // A guess needs the contents of programs and scripts, and each of them may name further ones. So
 // guesses repeats the guess: each time it fetches together all that the last guess missed, until
@@ -44,10 +45,11 @@ type guesses struct {
 	stop context.CancelFunc
 	work sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
-	begun   bool       // begin or end was called
-	ended   bool
-	waiting atomic.Pointer[[]guess.Start] // for a read of their triggers; it is replaced as a whole
+	mu       sync.Mutex // guards what follows
+	begun    bool       // begin or end was called
+	ended    bool
+	waiting  atomic.Pointer[[]guess.Start] // for a read of their triggers; it is replaced as a whole
+	expected []guess.Config                // programs of which expect was told
 
 	prepared atomic.Int64 // bytes that were fetched by prepare
 	spent    atomic.Int64 // nanoseconds in which guess ran
@@ -86,15 +88,55 @@ func (g *guesses) Observe(r device.Read) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var left []guess.Start
-	for _, s := range *g.waiting.Load() {
-		if !isRead(s) {
-			left = append(left, s)
-		} else if !g.ended {
+	for _, s := range g.unwait(isRead) {
+		if !g.ended {
 			g.work.Go(func() { g.start(s) })
 		}
 	}
+}
+
+// unwait removes and returns some of the starts that wait for their triggers. mu is held.
+func (g *guesses) unwait(which func(guess.Start) bool) (removed []guess.Start) {
+	var left []guess.Start
+	for _, s := range *g.waiting.Load() {
+		if which(s) {
+			removed = append(removed, s)
+		} else {
+			left = append(left, s)
+		}
+	}
 	g.waiting.Store(&left)
+	return removed
+}
+
+// expect guesses the program that a container is about to run, unless the image's config or an
+// earlier container has named it. Without begin nothing is guessed.
+func (g *guesses) expect(program guess.Config) {
+	if g.config == nil {
+		return
+	}
+	config, _ := g.config(g.device.Extents().ID())
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.begun || g.ended || len(g.expected) == maxExpected || program.Runs(config) ||
+		slices.ContainsFunc(g.expected, program.Runs) {
+		return
+	}
+	g.expected = append(g.expected, program)
+	g.work.Go(func() {
+		var s guess.Start
+		found := false
+		g.compute(g.ctx, g.guessing, func(ctx context.Context, of *guess.Image) {
+			s, found = of.Program(ctx, program)
+		})
+		if !found {
+			return
+		}
+		g.mu.Lock()
+		g.unwait(func(other guess.Start) bool { return other.Trigger == s.Trigger })
+		g.mu.Unlock()
+		g.start(s)
+	})
 }
 
 // begin starts the guesses of a start. Only the first call of a device does so: then all that was

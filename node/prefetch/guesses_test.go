@@ -152,6 +152,54 @@ func TestGuessOfWhatIsRead(t *testing.T) {
 	}
 }
 
+// What a container is about to run is guessed before anything of it is read, once, unless the
+// image's config names it. Without Begin nothing is guessed.
+func TestGuessOfAContainer(t *testing.T) {
+	runs := func(argv ...string) guess.Config { return guess.Config{Cmd: argv, Env: []string{"PATH=/"}} }
+	image := func(program string) Options { return Options{Limit: plenty, Config: startsWith(program)} }
+	for name, test := range map[string]struct {
+		options Options
+		begins  bool
+		program guess.Config
+		want    string
+	}{
+		"another program":  {image("/script9"), true, runs("perl"), "end perl script0 script1 script2"},
+		"an unknown one":   {image("/script9"), true, runs("/script2"), "script2"},
+		"no such program":  {image("/script9"), true, runs("/script7"), ""},
+		"that of an image": {image("/script1"), true, runs("/script1"), "script1 script2"},
+		"packs":            {image("/script1"), false, runs("perl"), ""},
+		"off":              {Options{Config: startsWith("/script1")}, true, runs("perl"), ""},
+		"nobody knows":     {Options{Limit: plenty}, true, runs("perl"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, s, names := scripted(t, 3, test.options)
+			if test.begins {
+				d.Begin()
+				d.guesses.work.Wait()
+			}
+			for range 2 {
+				d.Expect(test.program)
+				d.guesses.work.Wait()
+			}
+			if got := s.names(t, names); got != test.want {
+				t.Errorf("requested %q, want %q", got, test.want)
+			}
+			if waiting := len(*d.guesses.waiting.Load()); name == "another program" && waiting > 0 {
+				t.Errorf("%d starts wait for a trigger, want none", waiting)
+			}
+			for i := range 2 * maxExpected {
+				d.Expect(runs("perl", fmt.Sprint(i)))
+			}
+			if got := len(d.guesses.expected); got > maxExpected {
+				t.Errorf("%d programs are known, want %d at most", got, maxExpected)
+			}
+			d.EndStartup()
+			d.Expect(runs("perl", "after the end"))
+			d.guesses.work.Wait()
+		})
+	}
+}
+
 // On a long path, what the guesses of other programs need is fetched before one of them runs, up to
 // a limit.
 func TestPreparedGuesses(t *testing.T) {

@@ -185,6 +185,9 @@ func (d *Device) Begin() bool {
 	return hasPacks || d.guesses.begin()
 }
 
+// Expect says which program a container is about to run, after Begin. It does not block.
+func (d *Device) Expect(program guess.Config) { d.guesses.expect(program) }
+
 // EndStartup ends the fetch of startup packs and the guess for good, and waits until no unit of
 // theirs is in flight.
 func (d *Device) EndStartup() {

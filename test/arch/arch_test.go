@@ -142,7 +142,7 @@ install/tomltext: install/marks
 logqueue:
 mirror: format/chunk format/compress format/index format/pack mirror/files store store/origin wire wire/client
 mirror/files: format/chunk format/index format/pack wire
-node: buildinfo bytesize durable format/chunk format/index format/trace node/apptainer node/binds
+node: buildinfo bytesize durable format/chunk format/guess format/index format/trace node/apptainer node/binds
 	node/completion node/control node/direct node/directory node/front/containerd node/front/containerd/blobs
 	node/front/containerd/differ node/health node/held node/imagecache node/imageconfig node/imagestore
 	node/keeper node/layerblob node/memory node/monitor node/mount node/ondemand node/prefetch node/preheat
@@ -165,7 +165,7 @@ node/doctor: buildinfo bytesize format/index format/tree node node/control node/
 	node/report proc store/disk store/origin wire wire/client | durable node/binds node/directory
 	node/front/containerd/blobs
 node/flight:
-node/front/containerd: durable node/resolver proc | socket
+node/front/containerd: durable format/guess node/resolver proc | socket
 node/front/containerd/blobs: durable format/chunk node/flight node/killed node/layerblob node/mount sleep wire | format/index
 node/front/containerd/differ:
 node/fuse: format/chunk node/killed | node/device store store/origin wire/client
@@ -181,7 +181,7 @@ node/layerblob: format/chunk format/index sleep wire
 node/memory:
 node/monitor: buildinfo logqueue node/directory node/front/containerd/blobs node/fuse node/mount node/report socket |
 	store store/origin
-node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees sleep | node/prefetch
+node/mount: format/chunk format/guess format/index format/tree node/device node/fuse node/record node/trees sleep | node/prefetch
 node/ondemand: format/chunk format/trace node/record
 node/platform: wire
 node/prefetch: format/chunk format/erofs format/guess format/index format/trace node/device sleep | format/tree store

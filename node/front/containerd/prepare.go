@@ -107,6 +107,9 @@ func (s *Snapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, er
 	if err != nil {
 		return nil, err
 	}
+	if s.noteMounts != nil && f.kind == snapshots.KindActive && f.stack.chain != "" {
+		s.noteMounts(key, f.stack.chain)
+	}
 	return s.mounts(f, lower), nil
 }
 

@@ -46,20 +46,24 @@ type Config struct {
 	// NoteLazy is called when the top layer of an image is claimed, before Prepare answers, with
 	// the digest of the manifest that is pulled. It returns in bounded time. nil: it is not called.
 	NoteLazy func(ctx context.Context, manifest string)
+	// NoteMounts is called when the mounts of an active snapshot on a lazy chain are asked for, as
+	// before a container starts. It does not wait. nil: it is not called.
+	NoteMounts func(key, chain string)
 
 	Log *slog.Logger
 }
 
 // A Snapshotter implements containerd's snapshots.Snapshotter and its Cleaner.
 type Snapshotter struct {
-	dir       string
-	remapIDs  bool
-	bindViews bool
-	options   []string // options that every overlay mount gets
-	store     *storage.MetaStore
-	chains    Chains
-	noteLazy  func(ctx context.Context, manifest string) // Config.NoteLazy
-	log       *slog.Logger
+	dir        string
+	remapIDs   bool
+	bindViews  bool
+	options    []string // options that every overlay mount gets
+	store      *storage.MetaStore
+	chains     Chains
+	noteLazy   func(ctx context.Context, manifest string) // Config.NoteLazy
+	noteMounts func(key, chain string)                    // Config.NoteMounts
+	log        *slog.Logger
 
 	leftovers durable.Leftovers
 
@@ -92,7 +96,8 @@ func New(cfg Config, chains Chains) (*Snapshotter, error) {
 	}
 	s := &Snapshotter{
 		dir: cfg.Dir, remapIDs: cfg.RemapIDs, bindViews: cfg.BindViews, beside: cfg.Beside, options: options,
-		store: store, chains: chains, noteLazy: cfg.NoteLazy, log: cfg.Log, leftovers: durable.Leftovers{Log: cfg.Log},
+		store: store, chains: chains, noteLazy: cfg.NoteLazy, noteMounts: cfg.NoteMounts, log: cfg.Log,
+		leftovers: durable.Leftovers{Log: cfg.Log},
 	}
 	if err := s.begin(context.Background()); err != nil {
 		err = fmt.Errorf("open the snapshots in %s (is another node using them?): %w", cfg.Dir, err)

@@ -176,6 +176,24 @@ func TestTables(t *testing.T) {
 
 const hello = "echo hello"
 
+// A program that neither the image's config names nor a guess knows is guessed before it runs:
+// containerd knows what its container will run.
+func TestProgramOfAContainer(t *testing.T) {
+	s := start(t, site.Options{}, "lazy/*")
+	push(t, s, "base", "lazy/base", stargz.Options{Format: stargz.EStargz})
+	ref := site.Reference("lazy/base")
+	pull(t, s, ref)
+	if st := sitetest.Status(t, s); st.Ahead.Guesses.Added > 0 {
+		t.Errorf("prefetched %+v before a container was started", st.Ahead)
+	}
+	if out := run(t, s, site.Lighter, ref, "/usr/bin/dpkg", "--version"); !strings.Contains(out, "Debian") {
+		t.Errorf("got %q", out)
+	}
+	if st := sitetest.Status(t, s); st.Ahead.Guesses.Added == 0 || st.Ahead.Guesses.Used == 0 {
+		t.Errorf("prefetched %+v, want what dpkg reads", st.Ahead)
+	}
+}
+
 // The tables of a repository that the operator does not trust count nothing, also if the layers are
 // those of a trusted one: the image is pulled as usual.
 func TestUntrustedTables(t *testing.T) {

@@ -25,10 +25,11 @@ type Start struct {
 	SecondReady  float64 `json:"second_ready_s"`
 	SecondBytes  int64   `json:"second_bytes"`
 
-	PullBytes  int64  `json:"pull_bytes"`
-	ReadyBytes int64  `json:"ready_bytes"`
-	Bytes      int64  `json:"bytes"` // until the first container ended
-	Output     string `json:"-"`
+	PullBytes   int64  `json:"pull_bytes"`
+	CreateBytes int64  `json:"create_bytes,omitempty"` // until the container was created; 0 in older results
+	ReadyBytes  int64  `json:"ready_bytes"`
+	Bytes       int64  `json:"bytes"` // until the first container ended
+	Output      string `json:"-"`
 }
 
 // Total returns the time from the pull to the end of the first container, in seconds.
@@ -75,7 +76,7 @@ func (b *Bench) Run(ctx context.Context, p Pulled, snapshotter, ref string, w Wo
 	now, err := b.Site.Machine.Bytes()
 	s.Create, s.Ready, s.Run, s.Output = first.Create.Seconds(), first.Ready.Seconds(), first.Start.Seconds(),
 		first.Output
-	s.ReadyBytes, s.Bytes = first.ReadyBytes-p.began, now-p.began
+	s.CreateBytes, s.ReadyBytes, s.Bytes = first.CreateBytes-p.began, first.ReadyBytes-p.began, now-p.began
 	return s, err
 }
 

@@ -127,7 +127,7 @@ func TestVerdictsWithoutAHub(t *testing.T) {
 		}
 		for way, factor := range map[string]float64{soci: 2, lighterSOCI: 2 * 0.4 * ours, attached: ours, eStargz: 3} {
 			x.Way, x.Bytes = way, 0
-			x.Start = bench.Start{Pull: factor, Second: factor, PullBytes: int64(1e6 * factor)}
+			x.Start = bench.Start{Pull: factor, Second: factor, CreateBytes: int64(1e6 * factor)}
 			r.Samples = append(r.Samples, x)
 		}
 	}
@@ -142,11 +142,11 @@ func TestVerdictsWithoutAHub(t *testing.T) {
 	want := []string{
 		"base/echo: total, lighter-soci : soci: 0.400 of 1",
 		"base/echo: total, lighter-attached : soci: 0.500 of 0.6",
-		"base/echo: bytes of the pull, lighter-attached : soci: 0.500 of 0",
+		"base/echo: bytes before the first process, lighter-attached : soci: 0.500 of 0",
 		"base/echo: second start, lighter-attached : lighter: 10.000 of 0",
 		"sci/serve: total, lighter-soci : soci: 0.900 of 1",
 		"sci/serve: total, lighter-attached : soci, missed: 1.125 of 0.6",
-		"sci/serve: bytes of the pull, lighter-attached : soci, missed: 1.125 of 0.25",
+		"sci/serve: bytes before the first process, lighter-attached : soci, missed: 1.125 of 0.25",
 		"sci/serve: second start, lighter-attached : lighter: 22.500 of 0",
 		"geometric mean of 2: total, lighter-soci : soci: 0.600 of 0.7",
 		"geometric mean of 2: second start, lighter-attached : lighter, missed: 15.000 of 1.05",

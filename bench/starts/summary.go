@@ -27,6 +27,7 @@ type line struct {
 	pull, create, ready, run          stat
 	total                             stat
 	pullBytes, readyBytes, bytes      stat
+	createBytes                       stat // in older results zero
 	second, secondCreate, secondReady stat // in older results, secondCreate and secondReady are zero
 	secondBytes                       stat
 	fetched, read                     stat
@@ -35,14 +36,15 @@ type line struct {
 func lineOf(c cell, samples []Sample) *line {
 	of := func(part func(Sample) float64) stat { return statOf(samples, part) }
 	return &line{cell: c, rounds: len(samples),
-		pull:       of(func(s Sample) float64 { return s.Pull }),
-		create:     of(func(s Sample) float64 { return s.Create }),
-		ready:      of(func(s Sample) float64 { return s.Ready }),
-		run:        of(func(s Sample) float64 { return s.Run }),
-		total:      of(func(s Sample) float64 { return s.Total() }),
-		pullBytes:  of(func(s Sample) float64 { return float64(s.PullBytes) }),
-		readyBytes: of(func(s Sample) float64 { return float64(s.ReadyBytes) }),
-		bytes:      of(func(s Sample) float64 { return float64(s.Bytes) }),
+		pull:        of(func(s Sample) float64 { return s.Pull }),
+		create:      of(func(s Sample) float64 { return s.Create }),
+		ready:       of(func(s Sample) float64 { return s.Ready }),
+		run:         of(func(s Sample) float64 { return s.Run }),
+		total:       of(func(s Sample) float64 { return s.Total() }),
+		pullBytes:   of(func(s Sample) float64 { return float64(s.PullBytes) }),
+		createBytes: of(func(s Sample) float64 { return float64(s.CreateBytes) }),
+		readyBytes:  of(func(s Sample) float64 { return float64(s.ReadyBytes) }),
+		bytes:       of(func(s Sample) float64 { return float64(s.Bytes) }),
 
 		second:       of(func(s Sample) float64 { return s.Second }),
 		secondCreate: of(func(s Sample) float64 { return s.SecondCreate }),

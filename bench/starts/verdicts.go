@@ -46,8 +46,8 @@ var ratios = []ratio{
 	{"total, " + lighterSOCI + " : " + soci, total(lighterSOCI), total(soci), always(1), limits{near: 0.7, far: 0.5}},
 	{"total, " + attachedTraced + " : " + Lighter, total(attachedTraced), total(Lighter), always(1.5), limits{}},
 	{"total, " + attached + " : " + soci, total(attached), total(soci), always(0.6), limits{}},
-	{"bytes of the pull, " + attached + " : " + soci, pullBytes(attached), pullBytes(soci), only("sci", 0.25),
-		limits{}},
+	{"bytes before the first process, " + attached + " : " + soci, createBytes(attached), createBytes(soci),
+		only("sci", 0.25), limits{}},
 	{"second start, " + attached + " : " + Lighter, second(attached), second(Lighter), always(0),
 		limits{near: 1.05, far: 1.05}},
 }
@@ -69,8 +69,8 @@ func total(way string) measure { return median(way, func(x *line) stat { return 
 
 func second(way string) measure { return median(way, func(x *line) stat { return x.second }) }
 
-// pullBytes measures the bytes that the machine received before the first process.
-func pullBytes(way string) measure { return median(way, func(x *line) stat { return x.pullBytes }) }
+// createBytes measures the bytes that the machine received before the first process.
+func createBytes(way string) measure { return median(way, func(x *line) stat { return x.createBytes }) }
 
 func touched(s summary, _ bench.Link, w workload) float64 { return s.touchedCompressed(w) }
 

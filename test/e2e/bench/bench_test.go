@@ -131,8 +131,9 @@ func TestSmallRun(t *testing.T) {
 			t.Errorf("%s: ready after %v s, ended after %v s, want equal times for the workload that is ready at its "+
 				"end, and only for it", cell, s.Ready, s.Run)
 		}
-		if s.PullBytes <= 0 || s.ReadyBytes < s.PullBytes || s.Bytes < s.ReadyBytes {
-			t.Errorf("%s: got the bytes %+v, want them above zero, and not to fall from pull to ready to end", cell, s)
+		if s.PullBytes <= 0 || s.CreateBytes < s.PullBytes || s.ReadyBytes < s.CreateBytes || s.Bytes < s.ReadyBytes {
+			t.Errorf("%s: got the bytes %+v, want them above zero, and not to fall from pull to create to ready to end",
+				cell, s)
 		}
 		lazy := s.Way != starts.Overlayfs && s.Way != "other"
 		if lazy && s.Bytes > compressed/5 || !lazy && s.PullBytes < compressed {

@@ -26,11 +26,12 @@ type Ready struct {
 
 // Ran has the durations of a container's phases, and its output.
 type Ran struct {
-	Create     time.Duration // ctr containers create
-	Ready      time.Duration // from ctr tasks start until the container is ready
-	Start      time.Duration // from ctr tasks start until the end of the process; see RunUntil
-	ReadyBytes int64         // Machine.Bytes when the container was ready
-	Output     string        // standard output; with a Ready condition, the beginning of both outputs
+	Create time.Duration // ctr containers create
+	Ready  time.Duration // from ctr tasks start until the container is ready
+	Start  time.Duration // from ctr tasks start until the end of the process; see RunUntil
+	// Machine.Bytes when the container was created, before its process, and when it was ready.
+	CreateBytes, ReadyBytes int64
+	Output                  string // standard output; with a Ready condition, the beginning of both outputs
 }
 
 // Total is the sum of Create and Start.
@@ -49,6 +50,9 @@ func (m *Machine) RunUntil(ctx context.Context, ready Ready, snapshotter, ref st
 	start := time.Now()
 	_, err := m.Ctr(ctx, append([]string{"containers", "create", "--snapshotter", snapshotter, ref, id}, argv...)...)
 	r.Create = time.Since(start)
+	if err == nil {
+		r.CreateBytes, err = m.Bytes()
+	}
 	if err != nil {
 		return r, err
 	}

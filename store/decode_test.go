@@ -81,8 +81,8 @@ func TestAnswersAreDecodedWhileTheyArrive(t *testing.T) {
 		} else if len(src.waits) > 0 {
 			t.Error("a further answer was decoded while it arrived")
 		}
+		f.Wait() // so that the next read does not share the request
 	}
-	f.Wait()
 	if got := f.Stats().Bytes; got != 2*int64(len(unit)) {
 		t.Errorf("%d bytes were received, want those of two units", got)
 	}

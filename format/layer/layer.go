@@ -200,17 +200,18 @@ type part struct {
 // those of the unit. If one of several parts has wrong bytes, only its chunks return such an error.
 func (u *Unit) Decode(stored []byte) (*Batch, error) { return u.DecodeArriving(stored, nil) }
 
-// DecodeArriving is Decode of bytes that still arrive. It reads those that have arrived only, and
-// may return before the last ones have. Nil: all have arrived.
-func (u *Unit) DecodeArriving(bytes []byte, arrived Arrived) (*Batch, error) {
+// DecodeArriving is Decode of bytes that still arrive; nil: all have arrived. It reads only those
+// that have, and may return before the last ones have. If some do not arrive, their parts have
+// errors for good, so the batch is of no use.
+func (u *Unit) DecodeArriving(stored []byte, arrived Arrived) (*Batch, error) {
 	b := &Batch{unit: u, verified: make([]atomic.Bool, len(u.Chunks))}
-	err := b.divide(stored{bytes: bytes, arrived: arrived})
+	err := b.divide(arrival{stored: stored, arrived: arrived})
 	switch {
 	case err != nil:
 	case len(b.parts) == 1:
 		_, err = b.parts[0].plain()
 	default:
-		b.memory += int64(cap(bytes))
+		b.memory += int64(cap(stored))
 	}
 	if err != nil {
 		return nil, u.invalid(err)
@@ -223,13 +224,13 @@ func (u *Unit) invalid(err error) error {
 }
 
 // divide divides the stored bytes of the unit into its parts.
-func (b *Batch) divide(all stored) error {
+func (b *Batch) divide(all arrival) error {
 	u := b.unit
 	if err := u.check(math.MaxInt64); err != nil {
 		return err
 	}
-	if int64(len(all.bytes)) != u.Stored {
-		return fmt.Errorf("it has %d bytes, want %d", len(all.bytes), u.Stored)
+	if int64(len(all.stored)) != u.Stored {
+		return fmt.Errorf("it has %d bytes, want %d", len(all.stored), u.Stored)
 	}
 	if u.Seal != Unsealed {
 		b.key = u.Key()
@@ -247,7 +248,7 @@ func (b *Batch) divide(all stored) error {
 }
 
 // open decodes the first n plain bytes of a part, and compares them with the seal.
-func (u *Unit) open(from stored, n int64) ([]byte, error) {
+func (u *Unit) open(from arrival, n int64) ([]byte, error) {
 	plain, err := u.plain(from, n)
 	if u.Seal == SealedStored { // such a unit has one part
 		all, failed := from.all()
@@ -265,7 +266,7 @@ func (u *Unit) open(from stored, n int64) ([]byte, error) {
 }
 
 // plain decodes the first n plain bytes.
-func (u *Unit) plain(from stored, n int64) ([]byte, error) {
+func (u *Unit) plain(from arrival, n int64) ([]byte, error) {
 	switch u.Codec {
 	case Gzip:
 		return gunzip(from.reader(), n)

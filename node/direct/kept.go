@@ -358,6 +358,9 @@ func (l *keptLayer) unit(n uint32) (offset, length int64, set func(*store.Answer
 	}
 	return u.Offset, u.Stored, func(a *store.Answer) {
 		a.Decode = func(b []byte) (store.Batch, error) { return u.Decode(b) }
+		if u.Codec != layer.Gzip && u.Codec != layer.Deflate {
+			return // it is decoded only when it has arrived
+		}
 		a.DecodeArriving = func(b []byte, arrived func(int) (int, error)) (store.Batch, error) {
 			return u.DecodeArriving(b, arrived)
 		}

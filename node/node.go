@@ -320,24 +320,25 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	return err
 }
 
-// openPrograms returns what looks up the programs of containers before they run, or nil if the node
-// has no containerd.
+// openPrograms returns what looks up the programs of containers before they run, if their starts
+// are guessed. It returns nil if the node has no containerd.
 func (n *Node) openPrograms() func(key, chain string) {
 	if n.config.Containerd == "" {
 		return nil
 	}
-	note := func(chain string, program guess.Config) {
-		if tree := n.chains.Tree(chain); !tree.IsZero() {
-			n.mounts.NoteProgram(tree, program)
-		}
-	}
-	programs, err := containerd.OpenPrograms(n.config.Containerd, note, n.log)
+	programs, err := containerd.OpenPrograms(n.config.Containerd, n.log)
 	if err != nil {
 		n.log.Warn("starts of images without startup packs are guessed when their programs run", "err", err)
 		return nil
 	}
 	n.closers = append(n.closers, programs.Close)
-	return programs.NoteMounts
+	return func(key, chain string) {
+		if tree := n.chains.Tree(chain); n.direct.Has(tree) {
+			programs.Find(key, func(ctx context.Context, program guess.Config) {
+				n.mounts.NoteProgram(ctx, tree, program)
+			})
+		}
+	}
 }
 
 // snapshotters returns the opened snapshotters.

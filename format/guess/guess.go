@@ -21,18 +21,29 @@ type Config struct {
 	WorkingDir      string
 }
 
+// dir returns the absolute path of the working directory.
+func (c *Config) dir() string { return path.Join("/", c.WorkingDir) }
+
 // ConfigOf returns this part of an image's config.
 func ConfigOf(c v1.ImageConfig) Config {
 	return Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir}
 }
 
-// argv returns the command line.
-func (c Config) argv() []string { return slices.Concat(c.Entrypoint, c.Cmd) }
-
-// Runs reports whether c runs the same program as another config, with the same arguments.
-func (c Config) Runs(other Config) bool {
-	return slices.Equal(c.argv(), other.argv()) && c.WorkingDir == other.WorkingDir
+// ConfigOfProgram returns the config of an image that would run a program: argv, in a directory,
+// with an environment of NAME=value. It keeps only the variables that a guess needs: others may be
+// secrets.
+func ConfigOfProgram(argv, env []string, dir string) Config {
+	c := Config{Cmd: argv, WorkingDir: dir}
+	for _, e := range env {
+		if name, _, _ := strings.Cut(e, "="); slices.Contains(variables, name) {
+			c.Env = append(c.Env, e)
+		}
+	}
+	return c
 }
+
+// variables are the variables of the environment that a guess needs.
+var variables = []string{"PATH", "LD_LIBRARY_PATH", "PYTHONPATH"}
 
 // Image is an image's tree, contents and config.
 type Image struct {
@@ -70,9 +81,15 @@ func (i *Image) Starts(ctx context.Context) ([]Start, error) {
 // shell without arguments. It reads no chunks. It returns false if it cannot find the program.
 func (i *Image) Program(ctx context.Context, of Config) (s Start, found bool) {
 	g := newGuesser(newFiles(ctx, i), &of)
-	argv := of.argv()
-	program, found := g.command(argv)
-	return g.start(program, argv, true), found
+	program, found := g.command(g.argv)
+	return g.start(program, g.argv, true), found
+}
+
+// Same reports whether two starts run the same program, with the same arguments and in the same
+// directory, or import the same package. The environment does not count.
+func (s Start) Same(other Start) bool {
+	return s.program.path == other.program.path && s.pkg == other.pkg && slices.Equal(s.argv, other.argv) &&
+		s.config.dir() == other.config.dir()
 }
 
 // Packages returns the largest packages of a program that is a Python interpreter, and nothing for
@@ -120,6 +137,7 @@ func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 type guesser struct {
 	*linker
 	config *Config
+	argv   []string // the config's command line
 	path   []string // directories of PATH
 	dir    string   // the working directory
 
@@ -140,8 +158,8 @@ func newGuesser(f *files, config *Config) *guesser {
 		}
 	}
 	path := strings.Split(env["PATH"], ":")
-	return &guesser{linker: newLinker(f, env), config: config, path: path[:min(len(path), maxSearchDirs)],
-		dir: "/" + config.WorkingDir, scanned: map[string][]statement{}}
+	return &guesser{linker: newLinker(f, env), config: config, argv: slices.Concat(config.Entrypoint, config.Cmd),
+		path: path[:min(len(path), maxSearchDirs)], dir: config.dir(), scanned: map[string][]statement{}}
 }
 
 // starts returns what Image.Starts returns.
@@ -154,7 +172,7 @@ func (g *guesser) starts() (all []Start) {
 			all = append(all, g.start(program, argv, named))
 		}
 	}
-	try(g.config.argv(), true)
+	try(g.argv, true)
 	for _, name := range runtimes {
 		for _, found := range g.glob(name) {
 			try([]string{found}, false)

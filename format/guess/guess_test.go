@@ -367,13 +367,36 @@ func TestProgramOfAContainer(t *testing.T) {
 			t.Errorf("%v reads %v, error %v, want %s among it", test.run, r.Entries, err, test.part)
 		}
 	}
-	a := Config{Entrypoint: []string{"a"}, Cmd: []string{"b"}, WorkingDir: "/"}
-	b := Config{Cmd: []string{"a", "b"}, WorkingDir: "/"}
-	if !a.Runs(b) {
-		t.Errorf("%v does not run what %v runs", a, b)
+}
+
+// Two starts are the same if they run the same: containerd gives a container a directory, and joins
+// its arguments.
+func TestSameStarts(t *testing.T) {
+	image := open(t, linux().dir("/", map[chunk.ID]string{}), nil)
+	start := func(c Config) Start {
+		t.Helper()
+		s, found := image.Program(t.Context(), c)
+		if !found {
+			t.Fatalf("%+v runs nothing", c)
+		}
+		return s
 	}
-	if b.WorkingDir = "/srv"; a.Runs(b) {
-		t.Errorf("%v runs what %v runs", a, b)
+	a := start(Config{Entrypoint: []string{"sh"}, Cmd: []string{"b"}})
+	for want, others := range map[bool][]Config{
+		true: {{Cmd: []string{"sh", "b"}, WorkingDir: "/"}, {Cmd: []string{"sh", "b"}, Env: []string{"A=b"}}},
+		false: {{Cmd: []string{"sh"}}, {Cmd: []string{"sh", "b"}, WorkingDir: "/srv"},
+			{Cmd: []string{"/usr/bin/python3.11", "b"}}},
+	} {
+		for _, other := range others {
+			if b := start(other); a.Same(b) != want || b.Same(a) != want {
+				t.Errorf("%+v is the same: %t, want %t", other, !want, want)
+			}
+		}
+	}
+	got := ConfigOfProgram([]string{"a"}, []string{"SECRET=x", "PATH=/bin", "PATHS=/x", "PYTHONPATH=/lib"}, "/data")
+	want := Config{Cmd: []string{"a"}, Env: []string{"PATH=/bin", "PYTHONPATH=/lib"}, WorkingDir: "/data"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 

@@ -73,10 +73,14 @@ func (m *Mounts) NoteStart(tree chunk.ID) {
 }
 
 // NoteProgram is called when it is known what a container runs that is about to start from a
-// mounted tree.
-func (m *Mounts) NoteProgram(tree chunk.ID, program guess.Config) {
-	defer m.trees.Lock(tree)()
-	if open := m.trees.Served(tree); open != nil {
-		open.Device.Expect(program)
+// mounted tree. Containers on a local device need no guess.
+func (m *Mounts) NoteProgram(ctx context.Context, tree chunk.ID, program guess.Config) {
+	unlock, err := m.trees.LockContext(ctx, tree)
+	if err != nil {
+		return // it runs already
+	}
+	defer unlock()
+	if mount, ok := m.get(tree); ok && mount.Kind != LocalDevice {
+		m.trees.Served(tree).Device.Expect(program)
 	}
 }

@@ -49,7 +49,8 @@ type guesses struct {
 	begun    bool       // begin or end was called
 	ended    bool
 	waiting  atomic.Pointer[[]guess.Start] // for a read of their triggers; it is replaced as a whole
-	expected []guess.Config                // programs of which expect was told
+	started  []guess.Start                 // each of them once
+	expected int                           // of them, those of which expect was told
 
 	prepared atomic.Int64 // bytes that were fetched by prepare
 	spent    atomic.Int64 // nanoseconds in which guess ran
@@ -88,54 +89,50 @@ func (g *guesses) Observe(r device.Read) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, s := range g.unwait(isRead) {
-		if !g.ended {
+	for _, s := range *g.waiting.Load() {
+		if isRead(s) && !g.ended && g.markStarted(s) {
 			g.work.Go(func() { g.start(s) })
 		}
 	}
 }
 
-// unwait removes and returns some of the starts that wait for their triggers. mu is held.
-func (g *guesses) unwait(which func(guess.Start) bool) (removed []guess.Start) {
-	var left []guess.Start
-	for _, s := range *g.waiting.Load() {
-		if which(s) {
-			removed = append(removed, s)
-		} else {
-			left = append(left, s)
-		}
+// markStarted notes that a start starts, and returns false if it has started before. From then on,
+// its file is no trigger. mu is held.
+func (g *guesses) markStarted(s guess.Start) bool {
+	if slices.ContainsFunc(g.started, s.Same) {
+		return false
 	}
+	g.started = append(g.started, s)
+	isIts := func(w guess.Start) bool { return w.Trigger == s.Trigger }
+	left := slices.DeleteFunc(slices.Clone(*g.waiting.Load()), isIts)
 	g.waiting.Store(&left)
-	return removed
+	return true
 }
 
-// expect guesses the program that a container is about to run, unless the image's config or an
-// earlier container has named it. Without begin nothing is guessed.
+// expect guesses the program that a container is about to run, unless that was guessed before.
+// Without begin nothing is guessed.
 func (g *guesses) expect(program guess.Config) {
-	if g.config == nil {
-		return
-	}
-	config, _ := g.config(g.device.Extents().ID())
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.begun || g.ended || len(g.expected) == maxExpected || program.Runs(config) ||
-		slices.ContainsFunc(g.expected, program.Runs) {
+	if !g.begun || g.ended || g.expected == maxExpected {
 		return
 	}
-	g.expected = append(g.expected, program)
+	g.expected++
 	g.work.Go(func() {
 		var s guess.Start
 		found := false
 		g.compute(g.ctx, g.guessing, func(ctx context.Context, of *guess.Image) {
 			s, found = of.Program(ctx, program)
 		})
-		if !found {
-			return
-		}
 		g.mu.Lock()
-		g.unwait(func(other guess.Start) bool { return other.Trigger == s.Trigger })
+		isNew := found && g.markStarted(s)
+		if !isNew {
+			g.expected-- // it costs nothing more
+		}
 		g.mu.Unlock()
-		g.start(s)
+		if isNew {
+			g.start(s)
+		}
 	})
 }
 
@@ -221,7 +218,10 @@ func (g *guesses) all() {
 		}
 	}
 	for _, s := range starts {
-		if s.Named {
+		g.mu.Lock()
+		isNew := s.Named && g.markStarted(s)
+		g.mu.Unlock()
+		if isNew {
 			g.start(s)
 		}
 	}
@@ -257,11 +257,18 @@ func (g *guesses) prepare(s guess.Start) {
 	}
 }
 
-// wait adds starts to those that wait for their triggers.
+// wait adds starts to those that wait for their triggers, unless a start with the same trigger
+// waits or was started.
 func (g *guesses) wait(starts []guess.Start) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	all := append(slices.Clone(*g.waiting.Load()), starts...)
+	all := slices.Clone(*g.waiting.Load())
+	for _, s := range starts {
+		has := func(other guess.Start) bool { return other.Trigger == s.Trigger }
+		if !slices.ContainsFunc(all, has) && !slices.ContainsFunc(g.started, has) {
+			all = append(all, s)
+		}
+	}
 	g.waiting.Store(&all)
 }
 

@@ -37,8 +37,8 @@ func (r *runtimes) Get(
 	return nil, status.Error(codes.NotFound, "no such container")
 }
 
-// openPrograms returns the programs of a containerd that has containers, and what was noted.
-func openPrograms(t *testing.T, all ...*containers.Container) (p *Programs, noted map[string]guess.Config) {
+// openPrograms returns the programs of a containerd that has containers.
+func openPrograms(t *testing.T, all ...*containers.Container) *Programs {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "containerd.sock")
 	listener, err := net.Listen("unix", socket)
@@ -49,13 +49,11 @@ func openPrograms(t *testing.T, all ...*containers.Container) (p *Programs, note
 	containers.RegisterContainersServer(server, &runtimes{all: all})
 	go func() { _ = server.Serve(listener) }() // Stop ends it
 	t.Cleanup(server.Stop)
-	noted = map[string]guess.Config{}
-	p, err = OpenPrograms(socket, func(chain string, program guess.Config) { noted[chain] = program },
-		discard)
+	p, err := OpenPrograms(socket, discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p, noted
+	return p
 }
 
 func running(name, snapshot, spec string) *containers.Container {
@@ -65,25 +63,29 @@ func running(name, snapshot, spec string) *containers.Container {
 // The program of a container is that of its spec. Nothing is noted of a snapshot that no container
 // has, or whose container's spec is of no use.
 func TestPrograms(t *testing.T) {
-	spec := `{"process": {"args": ["tool", "-v"], "env": ["PATH=/opt"], "cwd": "/data"}, "root": {}}`
+	spec := `{"process": {"args": ["tool", "-v"], "env": ["PATH=/opt", "SECRET=x"], "cwd": "/data"}, "root": {}}`
 	want := guess.Config{Cmd: []string{"tool", "-v"}, Env: []string{"PATH=/opt"}, WorkingDir: "/data"}
-	p, noted := openPrograms(t, running("a", "a", spec), running("b", "another", spec), running("c", "c", "{}"),
-		running("d", "d", `{"process": []}`), running("e/f", "e/f", spec))
-	for _, key := range []string{"pods/7/a", "pods/8/b", "pods/9/c", "pods/10/d", "pods/11/none", "others/12/a",
-		"pods/13/e/f", "a", "pods/a", ""} {
-		p.NoteMounts(key, "chain of "+key)
+	p := openPrograms(t, running("a", "a", spec), running("b", "another", spec), running("c", "c", "{}"),
+		running("d", "d", `{"process": []}`), running("e/f", "e/f", spec), &containers.Container{ID: "g", SnapshotKey: "g"},
+		running("h", "h", spec+strings.Repeat(" ", maxSpec)))
+	noted := map[string]guess.Config{}
+	find := func(key string) {
+		p.Find(key, func(_ context.Context, program guess.Config) { noted[key] = program })
 		p.work.Wait()
+	}
+	for _, key := range []string{"pods/7/a", "pods/8/b", "pods/9/c", "pods/10/d", "pods/11/none", "others/12/a",
+		"pods/13/e/f", "pods/14/g", "pods/15/h", "a", "pods/a", ""} {
+		find(key)
 	}
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]guess.Config{"chain of pods/7/a": want, "chain of pods/13/e/f": want}
+	all := map[string]guess.Config{"pods/7/a": want, "pods/13/e/f": want}
 	if !reflect.DeepEqual(noted, all) {
 		t.Errorf("noted %v, want %v", noted, all)
 	}
-	p.NoteMounts("pods/7/a", "after Close")
-	p.work.Wait()
-	if len(noted) != 2 {
+	clear(noted)
+	if find("pods/7/a"); len(noted) > 0 {
 		t.Errorf("after Close: noted %v", noted)
 	}
 }
@@ -96,12 +98,12 @@ func TestProgramsOfABusyContainerd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	p, err := OpenPrograms(socket, func(chain string, _ guess.Config) { t.Error("noted", chain) }, discard)
+	p, err := OpenPrograms(socket, discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 10 * maxPrograms {
-		p.NoteMounts("pods/1/a", "chain")
+		p.Find("pods/1/a", func(context.Context, guess.Config) { t.Error("a program was found") })
 	}
 	if got := len(p.slots); got != maxPrograms {
 		t.Errorf("%d lookups run, want %d", got, maxPrograms)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"lighter/format/soci"
 	"lighter/format/tree"
 	"lighter/store"
+	"lighter/test/testkit/cachetest"
 	"lighter/test/testkit/tarball"
 )
 
@@ -113,45 +115,53 @@ func units(t *testing.T, m *Images, p pushed) (plain []byte, err error) {
 }
 
 // A registry that gives another range of the layer than was asked for, or other bytes, gives no
-// chunk: wrong bytes never reach a process.
+// chunk: wrong bytes never reach a process or the cache, whether answers are decoded while they
+// arrive or afterwards.
 func TestWrongRange(t *testing.T) {
 	for _, format := range lazyFormats {
 		f := startFake(t)
 		p := f.push(t, "a/image", format, nil, layerOf("good"))
 		m := f.images(t, t.TempDir(), []string{"**"}, nil)
-		if _, err := f.ask(t, m, p); err != nil {
+		tree, err := f.ask(t, m, p)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if plain, err := units(t, m, p); err != nil || !bytes.Contains(plain, []byte("goodgood")) {
-			t.Fatalf("%s: %d bytes, %v", format.name, len(plain), err)
-		}
+		refs := refsOf(t, m, tree)
 		blob := f.blobs[p.layers[0].Digest]
 		another, _, _ := format.layer(t, layerOf("evil"))
 		another = append(another, make([]byte, len(blob))...)[:len(blob)]
 		shifted := append([]byte{0}, blob[:len(blob)-1]...)
-		for what, answer := range map[string]func(w http.ResponseWriter, req *http.Request){
-			"a shifted range": func(w http.ResponseWriter, req *http.Request) {
-				http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(shifted))
-			},
-			"a range of another layer": func(w http.ResponseWriter, req *http.Request) {
-				http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(another))
-			},
-			"the first bytes": func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Range", fmt.Sprintf("bytes 0-9/%d", len(blob)))
-				w.WriteHeader(http.StatusPartialContent)
-				_, _ = w.Write(blob[:10])
-			},
-			"the whole blob": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(blob) },
-		} {
-			f.set(func(w http.ResponseWriter, req *http.Request) bool {
-				isLayer := strings.HasSuffix(req.URL.Path, p.layers[0].Digest.String())
-				if isLayer {
-					answer(w, req)
+		for how, change := range decodings {
+			f.set(nil)
+			good := readThrough(t, observe(m, change), cachetest.NewMemory(), refs)
+			if plain := bytes.Join(slices.Collect(maps.Values(good)), nil); !bytes.Contains(plain, []byte("goodgood")) {
+				t.Fatalf("%s: %d bytes, without those of the program", format.name, len(plain))
+			}
+			for what, answer := range map[string]func(w http.ResponseWriter, req *http.Request){
+				"a shifted range": func(w http.ResponseWriter, req *http.Request) {
+					http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(shifted))
+				},
+				"a range of another layer": func(w http.ResponseWriter, req *http.Request) {
+					http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(another))
+				},
+				"the first bytes": func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Content-Range", fmt.Sprintf("bytes 0-9/%d", len(blob)))
+					w.WriteHeader(http.StatusPartialContent)
+					_, _ = w.Write(blob[:10])
+				},
+				"the whole blob": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(blob) },
+			} {
+				f.set(func(w http.ResponseWriter, req *http.Request) bool {
+					isLayer := strings.HasSuffix(req.URL.Path, p.layers[0].Digest.String())
+					if isLayer {
+						answer(w, req)
+					}
+					return isLayer
+				})
+				what = fmt.Sprintf("%s, decoded %s: %s", format.name, how, what)
+				if failed := readWrong(t, m, change, what, good); failed == 0 {
+					t.Errorf("%s: all %d chunks could be read", what, len(good))
 				}
-				return isLayer
-			})
-			if plain, err := units(t, m, p); err == nil || len(plain) > 0 {
-				t.Errorf("%s, %s: got %d bytes, %v", format.name, what, len(plain), err)
 			}
 		}
 	}

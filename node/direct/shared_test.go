@@ -14,8 +14,10 @@ import (
 	"lighter/format/chunk"
 	"lighter/store"
 	"lighter/store/attachment"
+	"lighter/test/testkit/cachetest"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/registrytest"
+	"lighter/test/testkit/tarball"
 )
 
 // Two images have a base layer in common. One of them has another file instead of one of the base.
@@ -70,6 +72,62 @@ func TestLayerOfTwoImages(t *testing.T) {
 		}
 		if wrong > 0 {
 			t.Errorf("tree %s: %d wrong answers for %d chunks", tree.Short(), wrong, refs)
+		}
+	}
+}
+
+// Two images share a layer. The second image's readers fetch nothing of it, and decode nothing: its
+// chunks have the same IDs in both, also those of SOCI, which are derived. The first image's
+// readers fetch and decode each unit once.
+func TestSharedLayerIsFetchedOnce(t *testing.T) {
+	noise := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(noise) // it never fails
+	shared := tarball.Of(tarball.File("a", string(noise[:700_000])), tarball.File("b", string(noise[700_000:])))
+	for _, format := range lazyFormats {
+		f := startFake(t)
+		first := f.push(t, "a/first", format, nil, shared, noisy("own", 2, 1<<21))
+		second := f.push(t, "a/second", format, nil, shared, noisy("own", 3, 1<<21))
+		layer := first.layers[0].Digest
+		if second.layers[0].Digest != layer {
+			t.Fatal("the images have no layer in common")
+		}
+		m, cache := f.images(t, t.TempDir(), []string{"**"}, nil), cachetest.NewMemory()
+		for i, p := range []pushed{first, second} {
+			tree, err := f.ask(t, m, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			refs := refsOf(t, m, tree)
+			units := map[chunk.Unit]int64{} // of the shared layer, with their lengths
+			for _, ref := range refs {
+				if ref.Unit.Pack.String() == layer.Encoded() {
+					if _, units[ref.Unit], _, err = m.kept.layersOf(ref.Unit.Pack)[0].unit(ref.Unit.N); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if len(units) < 2 {
+				t.Fatalf("%s: the layer has %d units, want several", format.name, len(units))
+			}
+			before, source := f.received(layer), observe(m, func(*store.Answer) {})
+			readThrough(t, source, cache, refs)
+			want, decoded := 0, 0
+			if i == 0 {
+				for _, length := range units {
+					want += int(length)
+				}
+				decoded = 1
+			}
+			if got := f.received(layer) - before; got != want {
+				t.Errorf("%s: readers of %s have fetched %d bytes of the shared layer, want %d", format.name,
+					p.repository, got, want)
+			}
+			for u := range units {
+				if n := source.decodings(u); n != decoded {
+					t.Errorf("%s: readers of %s have decoded unit %s %d times, want %d", format.name, p.repository,
+						u, n, decoded)
+				}
+			}
 		}
 	}
 }

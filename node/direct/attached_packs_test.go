@@ -125,6 +125,38 @@ func TestLostStartupPack(t *testing.T) {
 	}
 }
 
+// If the registry has lost a layer of an image with an attached index, reads of its chunks fail
+// with an error that names it. When the layer is there again, they work.
+func TestLostLayerOfAttached(t *testing.T) {
+	r, im, m, tree := startAttached(t)
+	lost := im.Layers[0].Digest
+	r.Spoil(func(w http.ResponseWriter, req *http.Request) bool {
+		isLost := strings.HasSuffix(req.URL.Path, lost.String())
+		if isLost {
+			http.NotFound(w, req)
+		}
+		return isLost
+	})
+	failed := 0
+	eachUnit(t, m, tree, func(u chunk.Unit) {
+		err := fetch(t, m, u)
+		if u.Pack.String() != lost.Encoded() {
+			if err != nil {
+				t.Errorf("unit %+v, which is not lost: %v", u, err)
+			}
+			return
+		}
+		if failed++; !errors.Is(err, chunk.ErrNotFound) || !strings.Contains(err.Error(), lost.String()) {
+			t.Errorf("unit %+v: got %v, want that %s is lost", u, err, lost)
+		}
+	})
+	if failed == 0 {
+		t.Error("no chunk was in the lost layer")
+	}
+	r.Spoil(nil)
+	readAll(t, m, tree)
+}
+
 // A startup pack that cannot be read at all is not missing in the layers: readers go on to these.
 func TestDeniedStartupPack(t *testing.T) {
 	r, _, m, _ := startAttached(t)

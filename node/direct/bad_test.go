@@ -168,44 +168,58 @@ func TestWrongRange(t *testing.T) {
 }
 
 // If the registry loses a layer while containers run, reads fail with an error that says so, unless
-// another repository has the same image. When the layer is there again, reads go on.
+// another repository has the same image. When the layer is there again, reads go on. So it is in
+// each format, and for layers that the node has read as a whole.
 func TestLostBlob(t *testing.T) {
-	f := startFake(t)
-	p := f.push(t, "a/image", lazyFormats[0], nil, layerOf("good"))
-	same := f.push(t, "b/image", lazyFormats[0], nil, layerOf("good"))
-	m := f.images(t, t.TempDir(), []string{"**"}, nil)
-	if _, err := f.ask(t, m, p); err != nil {
-		t.Fatal(err)
-	}
-	lose := func(repositories ...string) {
-		f.set(func(w http.ResponseWriter, req *http.Request) bool {
-			for _, r := range repositories {
-				if strings.HasPrefix(req.URL.Path, "/v2/"+r+"/blobs/") {
+	for _, format := range append(slices.Clone(lazyFormats), small) {
+		f := startFake(t)
+		layers := [][]byte{layerOf("large"), layerOf("small")}
+		p, same := f.push(t, "a/image", format, nil, layers...), f.push(t, "b/image", format, nil, layers...)
+		m := f.images(t, t.TempDir(), []string{"**"}, nil)
+		if _, err := f.ask(t, m, p); err != nil {
+			t.Fatal(err)
+		}
+		lose := func(d v1.Descriptor, repositories ...string) {
+			f.set(func(w http.ResponseWriter, req *http.Request) bool {
+				isLost := slices.ContainsFunc(repositories, func(r string) bool {
+					return req.URL.Path == "/v2/"+r+"/blobs/"+d.Digest.String()
+				})
+				if isLost {
 					http.NotFound(w, req)
-					return true
 				}
+				return isLost
+			})
+		}
+		isLost := func(err error, d v1.Descriptor) bool {
+			return errors.Is(err, chunk.ErrNotFound) && strings.Contains(err.Error(), d.Digest.String())
+		}
+		for _, d := range p.layers {
+			lose(d, "a/image")
+			if _, err := units(t, m, p); !isLost(err, d) {
+				t.Errorf("%s: got %v, want that %s is lost", format.name, err, d.Digest)
 			}
-			return false
-		})
-	}
-	lose("a/image")
-	_, err := units(t, m, p)
-	if !errors.Is(err, chunk.ErrNotFound) || !strings.Contains(err.Error(), p.layers[0].Digest.String()) {
-		t.Errorf("got %v", err)
-	}
-	if _, err := f.ask(t, m, same); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := units(t, m, p); err != nil {
-		t.Errorf("although another repository has it: %v", err)
-	}
-	lose("a/image", "b/image")
-	if _, err := units(t, m, p); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("lost everywhere: %v", err)
-	}
-	lose()
-	if _, err := units(t, m, p); err != nil {
-		t.Errorf("there again: %v", err)
+			lose(d)
+			if _, err := units(t, m, p); err != nil {
+				t.Errorf("%s: there again: %v", format.name, err)
+			}
+		}
+		if _, err := f.ask(t, m, same); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range p.layers {
+			lose(d, "a/image")
+			if _, err := units(t, m, p); err != nil {
+				t.Errorf("%s: although another repository has it: %v", format.name, err)
+			}
+			lose(d, "a/image", "b/image")
+			if _, err := units(t, m, p); !isLost(err, d) {
+				t.Errorf("%s: lost everywhere: got %v, want that %s is lost", format.name, err, d.Digest)
+			}
+			lose(d)
+			if _, err := units(t, m, p); err != nil {
+				t.Errorf("%s: there again: %v", format.name, err)
+			}
+		}
 	}
 }
 

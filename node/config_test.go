@@ -1,6 +1,7 @@
 package node
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,6 +37,14 @@ func TestSocketPathsTooLong(t *testing.T) {
 				t.Errorf("%s with a path that is too long: got %q, want %q in it", c.what, err, word)
 			}
 		}
+	}
+}
+
+// By default, the hubs are asked first. Of what a registry has, an attached index comes first, and
+// then tables of contents, because they need no request of their own.
+func TestDefaultSources(t *testing.T) {
+	if got, want := DefaultConfig().Sources, []string{"hub", "attached", "tables", "soci"}; !slices.Equal(got, want) {
+		t.Errorf("the default sources are %q, want %q", got, want)
 	}
 }
 

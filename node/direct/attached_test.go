@@ -22,6 +22,7 @@ import (
 
 	"lighter/durable"
 	"lighter/format/chunk"
+	"lighter/format/stargz"
 	"lighter/format/trace"
 	"lighter/node/resolver"
 	"lighter/registries"
@@ -148,6 +149,45 @@ func TestAttached(t *testing.T) {
 		t.Fatal(err)
 	}
 	readAll(t, m, answer.Image.Statement.Tree)
+}
+
+// An image that has an attached index and tables of contents is answered from the first of them in
+// the configured order.
+func TestOrderOfFormats(t *testing.T) {
+	r, key := registrytest.Start(t, true), signer(1)
+	dir := filepath.Join(t.TempDir(), "lazy")
+	if err := layout.Lazy(t.Context(), plainImage(t, 1, 2), dir, stargz.Options{Format: stargz.EStargz}); err != nil {
+		t.Fatal(err)
+	}
+	ref, _ := r.Push(t, dir, "team/image:1")
+	im := attachTo(t, ref, key, attachment.Place{})
+	const index, tables = "the attached index", "the tables of contents"
+	for _, c := range []struct {
+		order  []string
+		word   string
+		source string
+		packs  int // startup packs that the tree has
+	}{
+		{Formats(), "attached", index, 1},
+		{[]string{"attached", "tables"}, "attached", index, 1},
+		{[]string{"tables", "attached"}, "tables", tables, 0},
+		{[]string{"soci", "tables", "attached"}, "tables", tables, 0},
+		{[]string{"soci", "attached", "tables"}, "attached", index, 1},
+	} {
+		m := believing(t, r, t.TempDir(), key)
+		m.config.Tables = []string{"**"}
+		answer, err := m.Answerer(c.order...).Answer(t.Context(), pulled(im, ref))
+		if err != nil {
+			t.Fatalf("%q: %v", c.order, err)
+		}
+		word, _ := m.Made(answer.Image.Statement.Tree)
+		kept := m.kept.imageOf(answer.Image.Statement.Tree)
+		if want := c.source + " in " + r.Host + "/team/image"; answer.Source != want || word != c.word ||
+			len(kept.Packs) != c.packs {
+			t.Errorf("%q: the answer is from %s (%q), with %d startup packs; want %s (%q), with %d", c.order,
+				answer.Source, word, len(kept.Packs), want, c.word, c.packs)
+		}
+	}
 }
 
 // The tree of the lower layers of such an image is made when an image without an index has other

@@ -3,7 +3,9 @@ package resolver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -91,6 +93,11 @@ type pausedError struct{ cause error }
 var errPaused = errors.New("an index could not be fetched")
 
 func (e pausedError) Error() string { return "the hub is not asked for a while: " + e.cause.Error() }
+
+// A noAnswerError says how long a pull has waited for an answerer, and for those before it.
+type noAnswerError time.Duration
+
+func (e noAnswerError) Error() string { return fmt.Sprintf("no answer within %s", time.Duration(e)) }
 
 // askFirst asks one answerer after the other until one answers. If none answers, the error has the
 // texts of all errors. It wraps the first error that does not wrap chunk.ErrNotFound: the answerer

@@ -16,6 +16,7 @@ import "time"
 const (
 	// The bounds of one lookup.
 	lookupTimeout = 20 * time.Second // for all answerers together, with the retries that they ask for
+	nextTime      = 5 * time.Second  // of it, for each answerer after one that does not answer
 	treeTimeout   = 15 * time.Second // for the statement of one chain: the hub may have to make the chain's tree
 
 	// The bounds of one index, from the start of its slot. Waiting for a slot does not count.

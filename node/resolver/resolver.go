@@ -252,13 +252,16 @@ func (r *Resolver) withTrust(q Request) Request {
 // ask asks the answerers. It logs failures, and returns errors that tell users why the chain is not
 // lazy.
 func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
-	defer cancel()
 	end := time.Now().Add(lookupTimeout)
+	ctx, cancel := context.WithDeadlineCause(context.Background(), end, noAnswerError(lookupTimeout))
+	defer cancel()
 	isHubSilent := false
 	err = retry(ctx, func() (err error) {
 		var before []error // why the answerers before the one that answers have not
 		answer, err = askFirst(r.config.Answerers, func(a Answerer) (map[string]*facts, error) {
+			rest := nextTime * time.Duration(len(r.config.Answerers)-len(before)-1)
+			ctx, cancel := context.WithDeadlineCause(ctx, end.Add(-rest), noAnswerError(lookupTimeout-rest))
+			defer cancel()
 			all, err := r.askOne(ctx, a, q, before)
 			if before = append(before, err); errors.As(err, new(hubError)) {
 				isHubSilent = true

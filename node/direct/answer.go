@@ -122,7 +122,7 @@ func (m *answerer) Answer(ctx context.Context, q resolver.Request) (*resolver.An
 	}
 	// Pulls of the same image share one call, which does not end with the first of them.
 	key := fmt.Sprint(q.Pulled, " ", name, m.words)
-	answer, err := share(ctx, m.Images, key, makeTimeout, func(ctx context.Context) (*resolver.Answer, error) {
+	answer, err := share(ctx, m.Images, key, m.makeTime, func(ctx context.Context) (*resolver.Answer, error) {
 		began := time.Now()
 		p := place{Repository: name, Manifest: digest.Digest(q.Pulled)}
 		answer, err := m.answer(ctx, q.Namespace, p, formats)
@@ -134,6 +134,9 @@ func (m *answerer) Answer(ctx context.Context, q resolver.Request) (*resolver.An
 			"tree", answer.Image.Statement.Tree.Short(), "source", answer.Source, "duration", time.Since(began))
 		return answer, nil
 	})
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("read image %s in its registry: %w", q.Reference, err)
+	}
 	if err == nil && q.Manifest == "" { // under TrustChain
 		return chainOf(answer, q.Chain)
 	}
@@ -146,7 +149,8 @@ func share[T any](
 	ctx context.Context, m *Images, key string, limit time.Duration, fn func(context.Context) (T, error),
 ) (result T, err error) {
 	done := m.flights.DoChan(key, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit,
+			fmt.Errorf("what is needed of it has not arrived within %s", limit))
 		defer cancel()
 		return fn(ctx)
 	})
@@ -208,7 +212,7 @@ func (m *answerer) Tree(ctx context.Context, chain string) (*index.Statement, er
 		return nil, errChain
 	}
 	if n < len(im.DiffIDs) {
-		limit := makeTimeout
+		limit := m.makeTime
 		if formatOf(im.Format).tables == nil {
 			limit = surveyTime
 		}
@@ -289,12 +293,13 @@ func (m *answerer) answer(ctx context.Context, namespace string, p place, format
 		}
 		return m.signed(p, im.DiffIDs, tree), nil
 	}
-	listed := list(ctx, from, p.Manifest, formats) // meanwhile
+	lookTime := m.lookTime(formats)
+	listed := list(ctx, from, p.Manifest, formats, lookTime) // meanwhile
 	im, err := m.pulledImage(ctx, namespace, from, p.Manifest)
 	if err != nil {
 		return nil, err
 	}
-	im.listed = listed
+	im.listed, im.lookTime = listed, lookTime
 	tree, err := m.make(ctx, from, im, formats)
 	if err != nil {
 		return nil, err

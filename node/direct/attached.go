@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
@@ -46,21 +45,6 @@ func (m *Images) hasKeys(string) error {
 	return nil
 }
 
-// list begins to list what may be an attached index, if one of the formats is that, and returns
-// what waits for the list. It ends with ctx.
-func list(ctx context.Context, from *repository.Repository, image digest.Digest, formats []format) func() (
-	[]v1.Descriptor, error) {
-	if !slices.ContainsFunc(formats, func(f format) bool { return f.tables == nil }) {
-		return nil
-	}
-	var all []v1.Descriptor
-	wait := begin(func() (err error) {
-		all, err = attachment.Listed(ctx, from, image)
-		return err
-	})
-	return func() ([]v1.Descriptor, error) { err := wait(); return all, err }
-}
-
 // makeAttached is format.make of attached indexes. It fetches what was made elsewhere: the newest
 // index that a known key has signed.
 func makeAttached(
@@ -82,7 +66,9 @@ func makeAttached(
 	if err != nil {
 		return made{}, err
 	}
-	found, refused, err := attachment.Among(ctx, from, listed, im.digest, chain, chains,
+	looking, stop := looking(ctx, im.lookTime)
+	defer stop()
+	found, refused, err := attachment.Among(looking, from, listed, im.digest, chain, chains,
 		attachment.Trust{Keys: m.config.Keys})
 	if err != nil {
 		return made{}, err

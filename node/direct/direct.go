@@ -74,6 +74,7 @@ type Images struct {
 	repositories *lru.Cache[string, *repository.Repository]
 	damaged      *lru.Cache[namedTable, error] // tables that are wrong in their layers
 	making       *semaphore.Weighted
+	makeTime     time.Duration       // makeTimeout; shorter in tests
 	surveying    *semaphore.Weighted // of images whose lower layers are read as a whole
 	batches      chan batch          // for StoreSeen
 	flights      singleflight.Group  // by manifest and repository
@@ -88,7 +89,7 @@ func Open(c Config) (*Images, error) {
 	}
 	m := &Images{config: c, kept: k, verdicts: openVerdicts(dir, c.Leftovers),
 		making: semaphore.NewWeighted(makesAtOnce), surveying: semaphore.NewWeighted(1),
-		batches: make(chan batch, maxBatches)}
+		batches: make(chan batch, maxBatches), makeTime: makeTimeout}
 	if m.key, err = keyAt(filepath.Join(dir, "key")); err != nil {
 		k.close()
 		return nil, err

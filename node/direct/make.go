@@ -91,7 +91,7 @@ func (m *Images) make(
 		case errors.Is(err, repository.ErrNoRanges):
 			return id, notDirect{err}
 		case ctx.Err() != nil:
-			return id, context.Cause(ctx)
+			return id, fmt.Errorf("read the %s in %s: %w", f.name, from, context.Cause(ctx))
 		case errors.As(err, new(checkError)):
 			return id, err
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -38,6 +39,7 @@ type read struct {
 	stores      bool                            // chunks of layers that are read as a whole are stored in the cache
 	check       func() error                    // whether the registry lets this node read the image
 	listed      func() ([]v1.Descriptor, error) // what may be an attached index
+	lookTime    time.Duration                   // bounds the looks at these
 }
 
 // pulledImage is readImage of an image that is being pulled in a namespace. It asks the registry

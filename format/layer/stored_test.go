@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/klauspost/compress/gzip"
+
 	"lighter/format/chunk"
 )
 
@@ -64,25 +66,61 @@ func TestDecodeArriving(t *testing.T) {
 	}
 }
 
-// A unit that is cut off, or of which a bit is wrong, gives no wrong chunk.
+// addUncompressed adds units with a seal and a derived chunk. Any bytes of the right length decode
+// to a chunk, so only the seal notices wrong ones.
+func (s *sample) addUncompressed(t *testing.T) {
+	t.Helper()
+	plain := bytes.Repeat([]byte("plain bytes "), 400)
+	var member bytes.Buffer
+	w, err := gzip.NewWriterLevel(&member, gzip.NoCompression)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(plain); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Flush(); err != nil { // without a checksum
+		t.Fatal(err)
+	}
+	block := member.Bytes()[10:] // after the member's header
+	for _, u := range []Unit{{Codec: Stored}, {Codec: Gzip}, {Codec: Deflate}} {
+		stored := map[Codec][]byte{Stored: plain, Gzip: member.Bytes(), Deflate: block}[u.Codec]
+		for _, u.Seal = range []Seal{SealedStored, SealedPlain} {
+			u.Digest = chunk.Sum(plain)
+			if u.Seal == SealedStored {
+				u.Digest = chunk.Sum(stored)
+			}
+			u.Chunks = []Chunk{{u.Key().Derive(0, uint32(len(plain))), 0, 0, uint32(len(plain))}}
+			s.add(stored, u)
+		}
+	}
+}
+
+// A unit that is cut off, or of which a bit is wrong, gives no wrong chunk. If the seal is that of
+// the stored bytes, it gives none at all, even if the wrong bit is not part of any chunk.
 func TestDamagedArrival(t *testing.T) {
 	s := newSample(t)
+	s.addUncompressed(t)
 	for i, u := range s.units {
 		stored := s.blob[u.Offset:][:u.Stored]
-		for at := 0; at < len(stored); at += 1 + len(stored)/19 {
+		whole, err := u.Decode(bytes.Clone(stored))
+		if err != nil {
+			t.Fatal(err)
+		}
+		damage := func(at int, bit byte) {
 			flipped := bytes.Clone(stored)
-			flipped[at] ^= 4
+			flipped[at] ^= bit
 			for name, from := range map[string]*trickle{
 				"cut": newTrickle(stored, 100, at), "flipped": newTrickle(flipped, 100, len(stored)),
 			} {
 				batch, err := u.DecodeArriving(from.here, from.wait)
-				if name == "cut" && u.Seal == SealedStored && err == nil {
-					t.Fatalf("unit %d without the bytes from %d on was decoded", i, at)
+				if u.Seal == SealedStored && err == nil {
+					t.Fatalf("unit %d, %s at %d, was decoded", i, name, at)
 				}
 				for c := 0; err == nil && c < len(u.Chunks); c++ {
 					var plain []byte
 					plain, err = batch.Chunk(c)
-					if !IsDerived(u.Chunks[c].ID) && err == nil && chunk.Sum(plain) != u.Chunks[c].ID {
+					if want, _ := whole.Chunk(c); err == nil && !bytes.Equal(plain, want) {
 						t.Fatalf("unit %d, %s at %d: chunk %d is wrong", i, name, at, c)
 					}
 				}
@@ -91,5 +129,9 @@ func TestDamagedArrival(t *testing.T) {
 				}
 			}
 		}
+		for at := 0; at < len(stored); at += 1 + len(stored)/19 {
+			damage(at, 4)
+		}
+		damage(len(stored)-1, 0x80) // of a span, the first bits of the next block
 	}
 }

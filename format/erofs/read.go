@@ -36,6 +36,10 @@ func Open(r io.ReaderAt, size int64) (*Image, error) {
 	return m, nil
 }
 
+// Inodes returns how many inodes the image has, by its superblock. Walk compares it with those that
+// are there.
+func (m *Image) Inodes() uint64 { return m.super.inodes }
+
 // CheckFirstBlock checks the first block of an image of size bytes for a device of deviceSize
 // bytes. It accepts only what Write writes. Errors wrap ErrInvalid.
 func CheckFirstBlock(block []byte, size, deviceSize int64) error {

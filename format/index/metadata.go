@@ -32,3 +32,16 @@ func (h *Header) CheckMetadata(ctx context.Context, r io.ReaderAt) error {
 	}
 	return err
 }
+
+// Inodes returns how many inodes a metadata image of h.MetadataSize bytes says that it has: files,
+// directories and others. CheckMetadata checks the number. Errors are as those of CheckMetadata.
+func (h *Header) Inodes(r io.ReaderAt) (uint64, error) {
+	image, err := erofs.Open(r, h.MetadataSize)
+	switch {
+	case errors.Is(err, erofs.ErrInvalid):
+		return 0, &chunk.InvalidError{What: "metadata image", Err: err}
+	case err != nil:
+		return 0, err
+	}
+	return image.Inodes(), nil
+}

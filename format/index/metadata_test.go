@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lighter/format/chunk"
+	"lighter/format/erofs"
 	"lighter/format/tree"
 )
 
@@ -45,5 +46,31 @@ func TestCheckMetadata(t *testing.T) {
 		if invalid := new(chunk.InvalidError); !errors.Is(err, want) || errors.As(err, &invalid) {
 			t.Errorf("%v, want %v", err, want)
 		}
+	}
+}
+
+// The number of inodes is that of the whole tree. A broken image has none.
+func TestInodes(t *testing.T) {
+	var metadata bytes.Buffer
+	m, err := Make(&tree.Tree{Root: sample(t)}, &metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := erofs.Open(bytes.NewReader(metadata.Bytes()), m.MetadataSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats, err := image.Walk(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := m.Inodes(bytes.NewReader(metadata.Bytes())); err != nil || int64(n) != stats.Inodes {
+		t.Errorf("%d inodes, %v, want %d", n, err, stats.Inodes)
+	}
+	if _, err := m.Inodes(bytes.NewReader(make([]byte, m.MetadataSize))); !errors.As(err, new(*chunk.InvalidError)) {
+		t.Errorf("zeros: %v, want an InvalidError", err)
+	}
+	if _, err := m.Inodes(bytes.NewReader(nil)); err == nil || errors.As(err, new(*chunk.InvalidError)) {
+		t.Errorf("nothing: %v, want an error of the reader", err)
 	}
 }

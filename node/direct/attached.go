@@ -20,6 +20,7 @@ import (
 	"lighter/format/compress"
 	"lighter/format/index"
 	"lighter/format/layer"
+	"lighter/format/tree"
 	"lighter/store"
 	"lighter/store/attachment"
 	"lighter/store/repository"
@@ -148,7 +149,8 @@ func (m *Images) fetchAttached(ctx context.Context, f attachment.Found, im *read
 // blobPath returns the file of the blob of a layer's table, while it waits for the index.
 func blobPath(dir string, layer int) string { return tablePath(dir, layer) + ".blob" }
 
-// finish makes the tables of their blobs, and checks the locations. It ends with ctx.
+// finish checks the number of entries and the locations, and makes the tables of their blobs. It
+// ends with ctx.
 func finish(ctx context.Context, c *attached.Contents, im *read, dir string) error {
 	file, err := os.Open(filepath.Join(dir, "index"))
 	if err != nil {
@@ -156,6 +158,14 @@ func finish(ctx context.Context, c *attached.Contents, im *read, dir string) err
 	}
 	defer file.Close() // only read
 	extents, err := index.OpenMap(file, c.Tree, index.NewPages(mapPages))
+	if err != nil {
+		return err
+	}
+	inodes, err := extents.Inodes(io.NewSectionReader(file, extents.MapSize(), extents.MetadataSize))
+	if err == nil && inodes > uint64(limits.Entries) {
+		err = &chunk.InvalidError{What: "the index of tree " + c.Tree.Short(),
+			Err: &tree.LimitError{What: "entries", Limit: limits.Entries}}
+	}
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,9 @@ import (
 	"lighter/format/soci"
 	"lighter/format/tree"
 	"lighter/store"
+	"lighter/store/attachment"
 	"lighter/test/testkit/cachetest"
+	"lighter/test/testkit/registrytest"
 	"lighter/test/testkit/tarball"
 )
 
@@ -311,12 +313,29 @@ func (f *fake) withIndex(t *testing.T, p pushed, index string) pushed {
 // An image with more entries than the limit is pulled as usual, in each format. Tables of 10
 // million entries are tested in the packages of the formats.
 func TestTooManyEntries(t *testing.T) {
+	r, key := registrytest.Start(t, true), signer(1)
+	ref, _ := r.Push(t, plainImage(t, 1, 2, 3), "team/image:1")
+	im := attachTo(t, ref, key, attachment.Place{})
 	before := limits
 	t.Cleanup(func() { limits = before })
 	limits = tree.Limits{Entries: 3}
+	const why = "more than the limit of 3 entries"
 	for _, format := range lazyFormats {
 		f := startFake(t)
-		f.expectOrdinary(t, f.push(t, "a/image", format, nil, layerOf("good")), "more than the limit of 3 entries")
+		f.expectOrdinary(t, f.push(t, "a/image", format, nil, layerOf("good")), why)
+	}
+	// The root counts, too: the tree has four inodes.
+	m := believing(t, r, t.TempDir(), key)
+	answer, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref))
+	if !errors.Is(err, chunk.ErrNotFound) || answer != nil || !strings.Contains(err.Error(), why) {
+		t.Errorf("an attached index: answer %+v, %v, want %q", answer, err, why)
+	}
+	if s := m.Status(); s.Trees != 0 {
+		t.Errorf("%d trees are kept", s.Trees)
+	}
+	limits = tree.Limits{Entries: 4}
+	if _, err := m.Answerer("attached").Answer(t.Context(), pulled(im, ref)); err != nil {
+		t.Errorf("an attached index of 4 entries: %v", err)
 	}
 }
 

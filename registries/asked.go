@@ -2,6 +2,8 @@ package registries
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,14 +109,14 @@ func (k kept) pick(repository string) (credentials, error) {
 	c := credentials{until: k.until}
 	var best pattern
 	bestPath := -1
-	for key, login := range k.auth {
+	for _, key := range slices.Sorted(maps.Keys(k.auth)) { // of equal ones, the first counts
 		keyHost, keyPath, _ := strings.Cut(loginPlace(key), "/")
 		p := parsePattern(keyHost)
 		if !p.valid() || !p.matches(at) || keyPath != "" && !covers(keyPath, path) {
 			continue
 		}
 		if len(keyPath) > bestPath || len(keyPath) == bestPath && p.compare(best) < 0 {
-			c.AuthConfig, best, bestPath = login, p, len(keyPath)
+			c.AuthConfig, best, bestPath = k.auth[key], p, len(keyPath)
 		}
 	}
 	return c, nil

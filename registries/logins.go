@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -162,21 +164,24 @@ func (l *logins) ask(ctx context.Context, repository string) (answer, error) {
 	return askHelper(ctx, p, repository)
 }
 
-// find returns the login of "auths" with the longest path for a repository, and its place.
+// find returns the login of "auths" with the longest path for a repository, and its place. If
+// several keys stand for that place, as docker.io and https://index.docker.io/v1/, it returns that
+// of the first key with a login.
 func (c dockerConfig) find(repository string) (login authn.AuthConfig, place string) {
-	for key, one := range c.Auths {
-		if at := loginPlace(key); covers(at, repository) && len(at) > len(place) {
-			login, place = one, at
+	for _, key := range slices.Sorted(maps.Keys(c.Auths)) {
+		at := loginPlace(key)
+		if covers(at, repository) && (len(at) > len(place) || at == place && login == authn.AuthConfig{}) {
+			login, place = c.Auths[key], at
 		}
 	}
 	return login, place
 }
 
-// helperOf returns the name of the helper for a registry.
+// helperOf returns the name of the helper for a registry: that of the first key for it.
 func (c dockerConfig) helperOf(host string) string {
-	for key, helper := range c.CredHelpers {
+	for _, key := range slices.Sorted(maps.Keys(c.CredHelpers)) {
 		if loginPlace(key) == host {
-			return helper
+			return c.CredHelpers[key]
 		}
 	}
 	return ""

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
 )
 
 // passwordOf returns the password that a table has for a repository.
@@ -58,6 +60,33 @@ func TestLogins(t *testing.T) {
 	} {
 		if got := passwordOf(t, p, repository); got != want {
 			t.Errorf("%s: got the login %q, want %q", repository, got, want)
+		}
+	}
+}
+
+// Several keys may stand for one place. In whichever order they are read, the first one with a
+// login counts.
+func TestKeysOfOnePlace(t *testing.T) {
+	t.Parallel()
+	login := func(name string) authn.AuthConfig { return authn.AuthConfig{Username: name} }
+	c := dockerConfig{Auths: map[string]authn.AuthConfig{
+		"docker.io": {}, "https://index.docker.io/v1/": login("hub"),
+		"a.example.org": login("first"), "http://a.example.org": login("second"),
+		"https://a.example.org/": login("third"),
+	}, CredHelpers: map[string]string{"b.example.org": "first", "https://b.example.org": "second"}}
+	k := kept{answer: answer{auth: map[string]authn.AuthConfig{"docker.io": login("first"),
+		"index.docker.io": login("second"), "registry-1.docker.io": login("third")}}}
+	for range 20 { // maps are read in any order
+		for repository, want := range map[string]string{"docker.io/library/a": "hub", "a.example.org/x": "first"} {
+			if got, _ := c.find(repository); got.Username != want {
+				t.Fatalf("%s: got the login %q, want %q", repository, got.Username, want)
+			}
+		}
+		if got := c.helperOf("b.example.org"); got != "first" {
+			t.Fatalf("got the helper %q, want first", got)
+		}
+		if got, err := k.pick("docker.io/library/a"); err != nil || got.Username != "first" {
+			t.Fatalf("got the login %q of an answer, %v, want first", got.Username, err)
 		}
 	}
 }

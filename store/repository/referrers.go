@@ -99,6 +99,11 @@ func (r *Repository) page(ctx context.Context, at *url.URL, artifactType string)
 		return nil, nil, err
 	}
 	defer a.Body.Close()
+	return a.page(artifactType)
+}
+
+// page reads a page of referrers.
+func (a *answer) page(artifactType string) (page []v1.Descriptor, following *url.URL, err error) {
 	switch a.StatusCode {
 	case http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
 		http.StatusNotImplemented:
@@ -133,6 +138,11 @@ func (r *Repository) taggedReferrers(ctx context.Context, subject digest.Digest,
 		return nil, err
 	}
 	defer a.Body.Close()
+	return a.tagged(subject, artifactType)
+}
+
+// tagged reads the index under that tag.
+func (a *answer) tagged(subject digest.Digest, artifactType string) ([]v1.Descriptor, error) {
 	if err := a.mustBe(http.StatusOK); errors.Is(err, chunk.ErrNotFound) {
 		return nil, nil
 	} else if err != nil {

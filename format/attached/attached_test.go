@@ -197,17 +197,66 @@ func TestGolden(t *testing.T) {
 	golden.Compare(t, "manifest.golden", string(b)+"\n")
 }
 
+// Whatever a registry sends as an envelope or as an artifact's manifest, nothing counts but what
+// the key has signed, and nothing larger than the bounds is read.
 func FuzzOpen(f *testing.F) {
 	key, public := keyOf(1)
-	f.Add(seal(f, sample(), key))
+	other, _ := keyOf(2)
+	right, subject := sample(), blob(v1.MediaTypeImageManifest, "manifest")
+	sealed := seal(f, right, key)
+	manifest := func(envelope []byte, of v1.Descriptor) []byte {
+		b, err := Manifest(right, envelope, of)
+		if err != nil {
+			f.Fatal(err)
+		}
+		return b
+	}
+	wrong := sample()
+	wrong.Version++
+	f.Add(sealed)
+	f.Add(seal(f, wrong, other))
+	f.Add(manifest(sealed, subject))
+	f.Add(manifest(sealed, v1.Descriptor{}))
+	f.Add(manifest(seal(f, wrong, other), subject))
+	var m v1.Manifest
+	if err := json.Unmarshal(manifest(sealed, subject), &m); err != nil {
+		f.Fatal(err)
+	}
+	m.Layers[0].Data = nil
+	for _, size := range []int64{m.Layers[0].Size, MaxEnvelope + 1} {
+		m.Layers[0].Size = size
+		b, err := json.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	keys := func([]byte) []ed25519.PublicKey { return []ed25519.PublicKey{public} }
 	f.Fuzz(func(t *testing.T, b []byte) {
 		Signers(b)
-		if c, _, err := Open(b, []ed25519.PublicKey{public}); err == nil {
-			if err := c.check(); err != nil {
-				t.Error(err)
+		check := func(c *Contents, by ed25519.PublicKey, err error) {
+			if err == nil && (!c.Equal(right) || c.Version != right.Version || !by.Equal(public)) {
+				t.Errorf("contents that were not signed: %+v by %x", c, by)
 			}
 		}
-		_, _, _ = envelopeOf(b)
+		check(Open(b, keys(nil)))
+		for _, of := range []digest.Digest{subject.Digest, ""} {
+			a := Artifact{Manifest: b, Subject: of, Image: right.Manifest, Chain: right.Chain}
+			a.Envelope = func(d v1.Descriptor) ([]byte, error) {
+				if d.Digest.Validate() != nil || d.Size < 1 || d.Size > MaxEnvelope {
+					t.Errorf("the envelope %s of %d bytes is read", d.Digest, d.Size)
+				}
+				return sealed, nil
+			}
+			c, by, err := a.Open(keys)
+			check(c, by, err)
+			if _, about, wrong := envelopeOf(b); err == nil && (wrong != nil || about != of) {
+				t.Errorf("an artifact of %q, not of %q, was opened: %v", about, of, wrong)
+			}
+			if err != nil && !errors.As(err, new(*RefusedError)) {
+				t.Errorf("error %v, want a RefusedError", err)
+			}
+		}
 	})
 }
 

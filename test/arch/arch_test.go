@@ -252,7 +252,7 @@ test/testkit/example:
 test/testkit/fswalk:
 test/testkit/golden:
 test/testkit/history: test/testkit/workdir
-test/testkit/images: test/testkit/layout test/testkit/site test/testkit/workdir
+test/testkit/images: test/testkit/layout test/testkit/site test/testkit/tarball test/testkit/workdir
 test/testkit/immutable:
 test/testkit/journal: node/fuse
 test/testkit/layout: format/compress format/stargz
@@ -267,7 +267,7 @@ test/testkit/printed:
 test/testkit/referrers: test/testkit/site
 test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link test/testkit/workdir
 	wire wire/client
-test/testkit/sitetest: node/report test/testkit/site
+test/testkit/sitetest: node/report test/testkit/fswalk test/testkit/site
 test/testkit/socketdir:
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
 test/testkit/systemctl:

@@ -26,8 +26,8 @@ func TestPodman(t *testing.T) {
 	id := strings.TrimSpace(do(t, "podman", "pull", "--quiet", "oci:"+layout+":latest"))
 	ref := site.Reference("lazy/podman")
 	do(t, "podman", "push", "--quiet", "--tls-verify=false", "--compression-format", "zstd:chunked", id, ref)
-	startsLazily(t, s, ref, 8<<20, nothing)
+	startsLazily(t, s, ref, 8<<20, nil)
 	ref = site.Reference("lazy/library")
 	do(t, tool(t, "chunkedpush"), original, ref)
-	startsLazily(t, s, ref, 8<<20, nothing)
+	startsLazily(t, s, ref, 8<<20, nil)
 }

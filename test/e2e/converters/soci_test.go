@@ -25,7 +25,7 @@ func TestSOCI(t *testing.T) {
 		t.Fatal(err)
 	}
 	// As SOCI does not change layers, they have what the other programs refuse, too.
-	image = onTop(t, image, tars.File("odd/twice", "first"), tars.File("odd/twice", "second"),
+	image = images.OnTop(t, image, tars.File("odd/twice", "first"), tars.File("odd/twice", "second"),
 		tars.File("odd/\xff", "text"))
 	layout = write(t, image)
 	for _, smallest := range []string{"0", "10485760"} {
@@ -37,10 +37,10 @@ func TestSOCI(t *testing.T) {
 			do(t, tool(t, "soci"), append([]string{command, "--min-layer-size", smallest, "--plain-http"}, args...)...)
 		}
 		soci("convert", site.Reference(first), site.Reference(second))
-		startsLazily(t, s, site.Reference(second), 24<<20, nothing)
+		startsLazily(t, s, site.Reference(second), 24<<20, nil)
 		for _, ref := range []string{site.Reference(first), other.Push(t, image, first)} {
 			soci("create", ref)
-			startsLazily(t, s, ref, 24<<20, nothing)
+			startsLazily(t, s, ref, 24<<20, nil)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func TestSOCISparse(t *testing.T) {
 	sparse := tars.File("odd/sparse", "data", tars.PAX("GNU.sparse.size", "10000"),
 		tars.PAX("GNU.sparse.numblocks", "1"), tars.PAX("GNU.sparse.map", "5000,4"))
 	sparse.Sparse = true
-	if err := s.Push(t.Context(), write(t, onTop(t, image, sparse)), "lazy/sparse"); err != nil {
+	if err := s.Push(t.Context(), write(t, images.OnTop(t, image, sparse)), "lazy/sparse"); err != nil {
 		t.Fatal(err)
 	}
 	ref := site.Reference("lazy/sparse")

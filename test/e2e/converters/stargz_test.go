@@ -12,6 +12,7 @@ import (
 
 	"lighter/test/testkit/fswalk"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/sitetest"
 )
 
 // stargz' converter writes eStargz, and its own zstd:chunked.
@@ -58,5 +59,5 @@ func snapshotterLoss(path string, e *fswalk.Entry) (absent bool) {
 	if path == "odd" || path == "odd/deep" {
 		e.Mode, e.UID, e.GID = unix.S_IFDIR|0o755, 0, 0
 	}
-	return isOfStargz(path)
+	return sitetest.StargzFiles(path, e)
 }

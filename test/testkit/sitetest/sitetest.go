@@ -1,5 +1,6 @@
 // Package sitetest has what tests do with a site (package site): they start one, which ends with
-// the test, and ask its node for its status. Errors fail the test.
+// the test, ask its node for its status, and compare the files of images with those that overlayfs
+// unpacks. Errors fail the test.
 package sitetest
 
 import (

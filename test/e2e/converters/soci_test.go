@@ -3,6 +3,8 @@
 package converters
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -43,6 +45,39 @@ func TestSOCI(t *testing.T) {
 			startsLazily(t, s, ref, 24<<20, nil)
 		}
 	}
+}
+
+// SOCI's snapshotter runs what `lighter export` makes. Each layer is large enough for a zTOC.
+func TestSOCIRunsExports(t *testing.T) {
+	s, _ := start(t)
+	var layers [][]tars.Item
+	for _, items := range tars.Kinds() {
+		layers = append(layers, append(items, tars.File("odd/more", tars.Noise(11<<20))))
+	}
+	if err := s.Push(t.Context(), write(t, images.Base(t, layers...)), "large"); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	settings, first := filepath.Join(dir, "settings"), filepath.Join(dir, "first")
+	if err := errors.Join(
+		os.WriteFile(settings, []byte("[background_fetch]\ndisable = true\n[prefetch]\nenable = true\n"), 0o600),
+		os.WriteFile(first, []byte("/usr/bin/sleep\n/odd/large\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	s.SetPeer(&site.Peer{Snapshotter: "soci", Command: []string{tool(t, "soci"), "snapshotter", "--root", "{root}",
+		"--address", "{socket}", "--containerd", "{containerd}", "--config", settings, "--plain-http", "{registry}"},
+		Exports: map[string]string{"enable_remote_snapshot_annotations": "true"}})
+	if err := s.Machine.Wipe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lighter, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := site.Reference("soci")
+	do(t, lighter, "export", "--format", "soci", "--to", "docker://"+ref, "--plain-http", "--source-plain-http",
+		"--prioritize", first, site.Reference("large"))
+	compared(t, s, "soci", ref, 20<<20, snapshotterLoss)
 }
 
 // write writes an image to a new OCI layout.

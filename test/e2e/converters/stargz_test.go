@@ -53,8 +53,8 @@ func TestStargzRunsExports(t *testing.T) {
 	}
 }
 
-// Where a layer has no entry for a directory, stargz' snapshotter makes one of root. containerd
-// makes it as it is in the layer below, or as its parent directory wants it.
+// Where a layer has no entry for a directory, the snapshotters of stargz and SOCI make one of root.
+// containerd makes it as it is in the layer below, or as its parent directory wants it.
 func snapshotterLoss(path string, e *fswalk.Entry) (absent bool) {
 	if path == "odd" || path == "odd/deep" {
 		e.Mode, e.UID, e.GID = unix.S_IFDIR|0o755, 0, 0

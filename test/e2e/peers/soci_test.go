@@ -30,8 +30,8 @@ func TestSOCIIsLazy(t *testing.T) {
 	}
 }
 
-// SOCI's snapshotter runs what `lighter export --format soci` makes, shows its files, and fetches
-// the prioritized ones before a container reads them.
+// SOCI's snapshotter runs what `lighter export --format soci` makes lazily, and fetches the
+// prioritized files before a container reads them. The tests of converters compare its files.
 func TestSOCIRunsExportedImages(t *testing.T) {
 	settings := write(t, "[background_fetch]\ndisable = true\n[prefetch]\nenable = true\n")
 	s, whole := start(t, site.Peer{Snapshotter: "soci",
@@ -56,21 +56,6 @@ func TestSOCIRunsExportedImages(t *testing.T) {
 	if bytes > whole/3 || more < bytes+1<<20 || more > whole/2 {
 		t.Errorf("received %d bytes, and %d with a prioritized file, of %d; want a third at most, at least %d more, "+
 			"and half of the image at most", bytes, more, whole, 1<<20)
-	}
-	if _, err := s.Machine.Pull(t.Context(), site.Overlayfs, site.Reference("base")); err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{}
-	for snapshotter, name := range map[string]string{"soci": "prioritized", site.Overlayfs: "base"} {
-		ran, err := s.Machine.Run(t.Context(), snapshotter, site.Reference(name), "sh", "-c",
-			"find /usr /var /opt -xdev -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum")
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[snapshotter] = ran.Output
-	}
-	if files["soci"] != files[site.Overlayfs] || len(files["soci"]) < 64 {
-		t.Errorf("the files differ: %v", files)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/sitetest"
+	"lighter/test/testkit/tarball"
 )
 
 // makeKey makes a key file, and returns it with the public key.
@@ -37,8 +38,14 @@ func makeKey(t *testing.T) (file, public string) {
 // extended pushes the base image with one more layer, which has a file.
 func extended(t *testing.T, s *site.Site, name, text string) (ref string) {
 	t.Helper()
+	return extendedOf(t, s, images.Dir("base"), name, text)
+}
+
+// extendedOf does the same with the image of another OCI layout.
+func extendedOf(t *testing.T, s *site.Site, from, name, text string) (ref string) {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "layout")
-	err := layout.Extend(images.Dir("base"), dir,
+	err := layout.Extend(from, dir,
 		func(l *layout.Layer) error { return l.File("opt/mine", []byte(text)) })
 	if err == nil {
 		err = s.Push(t.Context(), dir, name)
@@ -73,7 +80,11 @@ func TestAttached(t *testing.T) {
 	if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
 		t.Fatal(err)
 	}
-	second := extended(t, s, "plain/second", "second")
+	odd := filepath.Join(t.TempDir(), "odd") // has every kind of entry
+	if err := images.Write(odd, "latest", images.Base(t, tarball.Kinds()...)); err != nil {
+		t.Fatal(err)
+	}
+	second := extendedOf(t, s, odd, "plain/second", "second")
 	if out := lighter(t, "attach", "--plain-http", "--key", key, second); !strings.Contains(out, public) {
 		t.Errorf("attach printed %q, want the key", out)
 	}
@@ -85,7 +96,7 @@ func TestAttached(t *testing.T) {
 		t.Errorf("the image's source is %+v, want the attached index", st.Images[0].Source)
 	}
 	compare(t, s, second)
-	// An image without an index has a layer above the lower one of that image.
+	// An image without an index has a layer above the lowest one of that image.
 	third := extended(t, s, "plain/third", "third")
 	pull(t, s, third)
 	if out := run(t, s, site.Lighter, third, "cat", "/opt/mine"); out != "third" {

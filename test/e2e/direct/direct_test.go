@@ -100,13 +100,6 @@ func run(t *testing.T, s *site.Site, snapshotter, ref string, argv ...string) st
 	return ran.Output
 }
 
-// list is a command that prints what every file system entry of an image is, and the contents of
-// all files, except for what a runtime adds, and the files of eStargz itself.
-const list = `find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /etc ` +
-	`-o -name stargz.index.json -o -path '/.*.landmark' \) -prune -o -printf '%P %y %m %U %G %s %T@ %l\n' ` +
-	`| sed 's/\(.* d [^ ]* [^ ]* [^ ]* \)[^ ]* [^ ]*/\1/; s/\.0* / /' | sort | sha256sum; ` +
-	`find /usr /var /opt /bin -xdev -type f -print0 | sort -z | xargs -0 cat | sha256sum`
-
 // pull pulls an image, and returns how many bytes the machine has received.
 func pull(t *testing.T, s *site.Site, ref string) int64 {
 	t.Helper()
@@ -120,13 +113,7 @@ func pull(t *testing.T, s *site.Site, ref string) int64 {
 // compare compares the files of an image that was pulled lazily with those of overlayfs.
 func compare(t *testing.T, s *site.Site, ref string) {
 	t.Helper()
-	ours := run(t, s, site.Lighter, ref, "sh", "-c", list)
-	if _, err := s.Machine.Pull(t.Context(), site.Overlayfs, ref); err != nil {
-		t.Fatal(err)
-	}
-	if theirs := run(t, s, site.Overlayfs, ref, "sh", "-c", list); ours != theirs {
-		t.Errorf("%s: the files differ from those with overlayfs: %s, want %s", ref, ours, theirs)
-	}
+	sitetest.Unpack(t, s, ref).Compare(t, s, site.Lighter, ref, sitetest.StargzFiles)
 }
 
 // Images with tables of contents start lazily, and have the same files as with overlayfs. After a
@@ -234,10 +221,7 @@ func TestExported(t *testing.T) {
 		t.Fatal(err)
 	}
 	original := site.Reference("base")
-	if _, err := s.Machine.Pull(t.Context(), site.Overlayfs, original); err != nil {
-		t.Fatal(err)
-	}
-	want := run(t, s, site.Overlayfs, original, "sh", "-c", list)
+	unpacked := sitetest.Unpack(t, s, original)
 	first := filepath.Join(t.TempDir(), "first")
 	if err := os.WriteFile(first, []byte("/usr/bin/dash\n/usr/lib/x86_64-linux-gnu/libc.so.6\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -252,9 +236,7 @@ func TestExported(t *testing.T) {
 		if out := run(t, s, site.Lighter, ref, "sh", "-c", hello); out != "hello\n" {
 			t.Fatalf("%s: got %q", format, out)
 		}
-		if got := run(t, s, site.Lighter, ref, "sh", "-c", list); got != want {
-			t.Errorf("%s: the files differ from those of the original: %s, want %s", format, got, want)
-		}
+		unpacked.Compare(t, s, site.Lighter, ref, nil)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -47,10 +48,12 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 }
 
 // If no origin has the chunk, a reader asks again until missingTime has passed. The time begins
-// anew when an origin answers something else.
+// anew when an origin answers something else. The error says what was asked for first: the unit.
 func TestNobodyHasIt(t *testing.T) {
 	_, refs := encode(t, "one")
-	gone := func(context.Context, chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound }
+	gone := func(context.Context, chunk.Unit) ([]byte, error) {
+		return nil, fmt.Errorf("GET the unit: %w", chunk.ErrNotFound)
+	}
 	for name, hint := range map[string]chunk.Unit{"with a hint": where, "without": {}} {
 		refs[0].Unit = hint
 		synctest.Test(t, func(t *testing.T) {
@@ -61,6 +64,9 @@ func TestNobodyHasIt(t *testing.T) {
 			if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || took < missingTime ||
 				took > missingTime+maxPause {
 				t.Errorf("%s: after %s got %v, want ErrNotFound soon after missingTime", name, took, err)
+			}
+			if err != nil && strings.Contains(err.Error(), "GET the unit") == hint.IsZero() {
+				t.Errorf("%s: got %v, want that it names the unit if there is one", name, err)
 			}
 			if missed < 5 || int64(missed) != src.asked.Load() {
 				t.Errorf("%s: got %d requests, %d calls of missed; want as many, at least 5",

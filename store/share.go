@@ -75,9 +75,9 @@ func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte,
 }
 
 // try asks for the unit that ref names. If that unit is missing or wrong, try asks for any unit
-// that holds the chunk. If nobody has one, the error says what was wrong with the unit.
+// that holds the chunk. If nobody has one, the error says why the unit has not helped.
 func (s *Share) try(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
-	var wrong *chunk.InvalidError
+	var first error // why the unit has not helped
 	if key := s.fetcher.keyOf(ref); !key.unit.IsZero() {
 		err := s.fetch(ctx, key, ref, offset, dst)
 		var unavailable Unavailable
@@ -87,14 +87,14 @@ func (s *Share) try(ctx context.Context, ref chunk.Ref, offset int, dst []byte, 
 		if isAnswer(err) {
 			missed()
 		}
-		errors.As(err, &wrong)
+		first = err
 	}
 	err := s.fetch(ctx, flightKey{id: ref.ID}, ref, offset, dst)
 	if err != nil && isAnswer(err) {
 		missed()
 	}
-	if isMissing(err) && wrong != nil {
-		err = fmt.Errorf("%v; no other unit has the chunk: %w", wrong, err) // it is missing, not wrong
+	if isMissing(err) && first != nil {
+		err = fmt.Errorf("%v; no other unit has the chunk: %w", first, err) // it is missing, not wrong
 	}
 	return err
 }

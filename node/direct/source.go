@@ -155,8 +155,7 @@ func (s *Source) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Answe
 	if len(layers) > 1 {
 		return s.FetchUnit(ctx, ref.Unit, take)
 	}
-	return fmt.Errorf("chunk %s: its layer does not have it where the table says: %w", ref.ID.Short(),
-		chunk.ErrNotFound)
+	return fmt.Errorf("chunk %s: its layer has it in one unit only: %w", ref.ID.Short(), chunk.ErrNotFound)
 }
 
 // Index passes the bytes of a tree's index to take.

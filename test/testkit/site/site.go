@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
 	"lighter/test/testkit/link"
@@ -201,6 +202,12 @@ http: {addr: %q}
 
 // StopRegistry stops the registry for good.
 func (s *Site) StopRegistry() error { return s.registry.stop() }
+
+// BlobFile returns the path of the file in which the registry keeps a blob.
+func (s *Site) BlobFile(d digest.Digest) string {
+	return filepath.Join(s.Dir, "registry/docker/registry/v2/blobs", d.Algorithm().String(), d.Encoded()[:2],
+		d.Encoded(), "data")
+}
 
 // Reference returns the reference of an image that was pushed to the registry as NAME:latest.
 func Reference(name string) string { return registryURL + "/" + name + ":latest" }

@@ -151,16 +151,25 @@ func TestAttached(t *testing.T) {
 	readAll(t, m, answer.Image.Statement.Tree)
 }
 
+// twoFormats pushes an image that has tables of contents, and attaches an index to it. It also
+// returns the directory of the layout.
+func twoFormats(t *testing.T, r *registrytest.Registry, key ed25519.PrivateKey) (
+	im attachment.Image, ref, dir string,
+) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "lazy")
+	if err := layout.Lazy(t.Context(), plainImage(t, 1, 2), dir, stargz.Options{Format: stargz.EStargz}); err != nil {
+		t.Fatal(err)
+	}
+	ref, _ = r.Push(t, dir, "team/image:1")
+	return attachTo(t, ref, key, attachment.Place{}), ref, dir
+}
+
 // An image that has an attached index and tables of contents is answered from the first of them in
 // the configured order.
 func TestOrderOfFormats(t *testing.T) {
 	r, key := registrytest.Start(t, true), signer(1)
-	dir := filepath.Join(t.TempDir(), "lazy")
-	if err := layout.Lazy(t.Context(), plainImage(t, 1, 2), dir, stargz.Options{Format: stargz.EStargz}); err != nil {
-		t.Fatal(err)
-	}
-	ref, _ := r.Push(t, dir, "team/image:1")
-	im := attachTo(t, ref, key, attachment.Place{})
+	im, ref, _ := twoFormats(t, r, key)
 	const index, tables = "the attached index", "the tables of contents"
 	for _, c := range []struct {
 		order  []string

@@ -3,16 +3,12 @@ package stargz
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"runtime"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/klauspost/compress/zstd"
 
 	"lighter/format/tree"
 )
@@ -97,31 +93,5 @@ func TestHeapIsBounded(t *testing.T) {
 		b.memory = maxMemory - left
 		checkHeap(t, name, decodeRows(dec, in, b), rows, before, left)
 		runtime.KeepAlive(b)
-	}
-}
-
-// A whole table is refused, too: 10 million rows do not fill the heap.
-func TestHeapOfTable(t *testing.T) {
-	race := debug.BuildSetting{Key: "-race", Value: "true"}
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, race) {
-		t.Skip("it takes a minute with the race detector")
-	}
-	before := heap()
-	rows := &endlessRows{row: func(int) string { return `{"type":"dir","name":"d"}` }, every: 8 << 20}
-	from, to := io.Pipe()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		z, err := zstd.NewWriter(to, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
-		if err == nil {
-			_, err = io.Copy(z, io.MultiReader(strings.NewReader(`{"version": 1, "entries": `), rows))
-		}
-		_ = to.CloseWithError(err)
-	}()
-	_, err := Decode(t.Context(), Table{Format: ContainersZstd, DataEnd: 1}, from)
-	_ = from.Close() // ends the goroutine
-	<-done
-	if checkHeap(t, "directories", err, rows, before, maxMemory); rows.n > 10_000_000 {
-		t.Errorf("%d rows were read", rows.n)
 	}
 }

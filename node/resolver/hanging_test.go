@@ -12,6 +12,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/sleep"
+	"lighter/store/origin"
 )
 
 // late is an Answerer that answers after some time, unless its context ends before.
@@ -33,6 +34,8 @@ func TestHangingSource(t *testing.T) {
 	files := directory(t.TempDir())
 	files.addImage(t, statement(1))
 	knows, unknown := named{files, "the files", nil}, named{files, "", missingError("nobody knows it")}
+	// The pause is longer than the time of the first of two sources, and mostly shorter than 20 s.
+	busy := named{files, "", &origin.Unavailable{Err: errors.New("the hub is busy"), After: 15*time.Second + 1}}
 	after := func(d time.Duration) Answerer { return late{knows, d} }
 	hangs := after(time.Hour)
 	const waited, source = "the registry: no answer within ", "it is part of an image that comes from the files"
@@ -51,7 +54,8 @@ func TestHangingSource(t *testing.T) {
 			waited + "15s; nobody knows it", lookupTimeout - nextTime},
 		"the second one hangs": {[]Answerer{unknown, hangs}, "", "nobody knows it; " + waited + "20s",
 			lookupTimeout},
-		"the second one is not asked": {[]Answerer{knows, hangs}, source, "", 0},
+		"the first one asks for a long pause": {[]Answerer{busy, unknown}, "", "the hub is busy; nobody knows it", 0},
+		"the second one is not asked":         {[]Answerer{knows, hangs}, source, "", 0},
 		"two hang": {[]Answerer{hangs, hangs, knows},
 			source + " (asked before: " + waited + "10s; " + waited + "15s)", "", lookupTimeout - nextTime},
 		"all hang": {[]Answerer{hangs, hangs, hangs}, "", waited + "10s; " + waited + "15s; " + waited + "20s",

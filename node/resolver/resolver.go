@@ -271,7 +271,8 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 		return err
 	}, func(err error) (time.Duration, bool) {
 		wait, ok := retryAfter(err)
-		return wait, ok && time.Now().Add(wait).Before(end)
+		first := end.Add(-nextTime * time.Duration(len(r.config.Answerers)-1)) // the end for the first answerer
+		return wait, ok && time.Now().Add(wait).Before(first)
 	})
 	switch {
 	case err == nil:

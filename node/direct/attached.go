@@ -67,7 +67,7 @@ func makeAttached(
 	if err != nil {
 		return made{}, err
 	}
-	looking, stop := looking(ctx, im.lookTime)
+	looking, stop := within(ctx, im.lookTime)
 	defer stop()
 	found, refused, err := attachment.Among(looking, from, listed, im.digest, chain, chains,
 		attachment.Trust{Keys: m.config.Keys})
@@ -122,7 +122,9 @@ func (m *Images) fetchAttached(ctx context.Context, f attachment.Found, im *read
 		return &chunk.InvalidError{What: "attached index",
 			Err: fmt.Errorf("it has tables of %d layers, the image has %d", len(c.Tables), len(im.layers))}
 	}
-	group, fetching := errgroup.WithContext(ctx)
+	limited, stop := within(ctx, 3*im.lookTime)
+	defer stop()
+	group, fetching := errgroup.WithContext(limited)
 	group.SetLimit(blobsAtOnce)
 	group.Go(func() error { return fetchIndex(fetching, f, filepath.Join(dir, "index")) })
 	group.Go(func() error {
@@ -139,10 +141,11 @@ func (m *Images) fetchAttached(ctx context.Context, f attachment.Found, im *read
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if err := m.making.Acquire(ctx, 1); err != nil { // tables are large
+	end, err := m.turns.wait(ctx, f.In) // tables are large
+	if err != nil {
 		return err
 	}
-	defer m.making.Release(1)
+	defer end()
 	return finish(ctx, c, im, dir)
 }
 
@@ -162,7 +165,7 @@ func finish(ctx context.Context, c *attached.Contents, im *read, dir string) err
 		return err
 	}
 	inodes, err := extents.Inodes(io.NewSectionReader(file, extents.MapSize(), extents.MetadataSize))
-	if err == nil && inodes > uint64(limits.Entries) {
+	if err == nil && inodes > uint64(limits.Entries)+1 { // the root is no entry
 		err = &chunk.InvalidError{What: "the index of tree " + c.Tree.Short(),
 			Err: &tree.LimitError{What: "entries", Limit: limits.Entries}}
 	}

@@ -80,18 +80,31 @@ func attachTo(t *testing.T, ref string, key ed25519.PrivateKey, place attachment
 // believing opens images that believe the attached indexes of a key, and no tables.
 func believing(t *testing.T, r *registrytest.Registry, root string, key ed25519.PrivateKey, chains ...string) *Images {
 	t.Helper()
+	return believingAll(t, []*registrytest.Registry{r}, 0, root, key, chains...)
+}
+
+// believingAll is believing with several registries, of which each takes a number of connections
+// at a time; 0: any number.
+func believingAll(t *testing.T, all []*registrytest.Registry, connections int64, root string, key ed25519.PrivateKey,
+	chains ...string) *Images {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	all, err := registries.New([]registries.Registry{{Host: r.Host, Private: true, PlainHTTP: true}}, log, nil)
+	var tables []registries.Registry
+	for _, r := range all {
+		tables = append(tables, registries.Registry{Host: r.Host, Private: true, PlainHTTP: true,
+			Connections: connections})
+	}
+	known, err := registries.New(tables, log, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m, err := Open(Config{Root: root, Keys: []ed25519.PublicKey{key.Public().(ed25519.PublicKey)}, Chains: chains,
-		Registries: all, Leftovers: &durable.Leftovers{Log: log}, Log: log})
+		Registries: known, Leftovers: &durable.Leftovers{Log: log}, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(m.Close(), all.Close()); err != nil {
+		if err := errors.Join(m.Close(), known.Close()); err != nil {
 			t.Error(err)
 		}
 	})

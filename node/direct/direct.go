@@ -27,12 +27,9 @@ import (
 )
 
 const (
-	// makeTimeout bounds the time in which an image's tables are fetched and its tree is made, as
-	// long as a pull waits for answers.
+	// makeTimeout bounds the time in which an image's tables are fetched and its tree is made.
+	// Pulls wait that long for all sources.
 	makeTimeout = 20 * time.Second
-	// makesAtOnce is how many trees are made at a time. Each is in memory, with the tables of its
-	// layers: some 100 MB for large images, 512 MiB at most for each of tablesAtOnce tables.
-	makesAtOnce = 2
 	// sweepEvery is how often trees that the node no longer has are removed.
 	sweepEvery = 10 * time.Minute
 	// maxRepositories bounds the repositories that are kept open.
@@ -73,7 +70,7 @@ type Images struct {
 
 	repositories *lru.Cache[string, *repository.Repository]
 	damaged      *lru.Cache[namedTable, error] // tables that are wrong in their layers
-	making       *semaphore.Weighted
+	turns        *turns
 	makeTime     time.Duration       // makeTimeout; shorter in tests
 	surveying    *semaphore.Weighted // of images whose lower layers are read as a whole
 	batches      chan batch          // for StoreSeen
@@ -88,14 +85,16 @@ func Open(c Config) (*Images, error) {
 		return nil, err
 	}
 	m := &Images{config: c, kept: k, verdicts: openVerdicts(dir, c.Leftovers),
-		making: semaphore.NewWeighted(makesAtOnce), surveying: semaphore.NewWeighted(1),
-		batches: make(chan batch, maxBatches), makeTime: makeTimeout}
+		surveying: semaphore.NewWeighted(1), batches: make(chan batch, maxBatches), makeTime: makeTimeout}
 	if m.key, err = keyAt(filepath.Join(dir, "key")); err != nil {
 		k.close()
 		return nil, err
 	}
 	if m.repositories, err = lru.New[string, *repository.Repository](maxRepositories); err == nil {
 		m.damaged, err = lru.New[namedTable, error](maxDamaged)
+	}
+	if err == nil {
+		m.turns, err = newTurns()
 	}
 	return m, err
 }

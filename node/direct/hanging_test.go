@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -68,15 +69,23 @@ func TestRegistryThatHangs(t *testing.T) {
 	}
 }
 
-// If a registry hangs when it is asked for what is attached to an image, or for an index in the
-// repository that has indexes by their chain, there is time left for the tables of contents.
+// If a registry hangs when it is asked for what is attached to an image, for an index in the
+// repository that has indexes by their chain, or for a blob of this index, there is time left for
+// the tables of contents.
 func TestRegistryOfIndexesHangs(t *testing.T) {
 	r, key := registrytest.Start(t, true), signer(1)
 	im, ref, _ := twoFormats(t, r, key)
 	if _, err := attachment.RemoveAll(t.Context(), im, attachment.Place{}, nil); err != nil {
 		t.Fatal(err)
 	}
-	for what, part := range map[string]string{"the list": "/referrers/", "the other repository": "/v2/indexes/"} {
+	indexes := attachment.Place{Chains: r.Host + "/indexes"}
+	attachTo(t, ref, key, indexes)
+	found, _, err := attachment.List(t.Context(), im, indexes)
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	for what, part := range map[string]string{"the list": "/referrers/", "the other repository": "/v2/indexes/",
+		"a blob": "/v2/indexes/blobs/" + found[0].Contents.Index.Digest.String()} {
 		m := believing(t, r, t.TempDir(), key, r.Host+"/indexes")
 		m.config.Tables, m.makeTime = []string{"**"}, 8*time.Second
 		hang(r, part)
@@ -86,4 +95,89 @@ func TestRegistryOfIndexesHangs(t *testing.T) {
 		}
 		r.Spoil(nil)
 	}
+}
+
+// Images of a registry that hangs leave a turn to images of others.
+func TestTurns(t *testing.T) {
+	r, hangs, key := registrytest.Start(t, true), registrytest.Start(t, true), signer(1)
+	im, ref, dir := twoFormats(t, r, key)
+	manifest, err := layout.Manifest(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var hanging []string
+	for _, name := range []string{"a", "b", "c"} {
+		ref, _ := hangs.Push(t, dir, name+"/image:1")
+		hanging = append(hanging, ref)
+	}
+	tables := make(chan struct{}, makesOfRegistry*len(manifest.Layers)) // that were asked for
+	answers := make(chan struct{})
+	hangs.Spoil(func(_ http.ResponseWriter, req *http.Request) bool {
+		_, blob, _ := strings.Cut(req.URL.Path, "/blobs/")
+		if blob == "" || blob == manifest.Config.Digest.String() {
+			return false
+		}
+		from, to, _ := strings.Cut(strings.TrimPrefix(req.Header.Get("Range"), "bytes="), "-")
+		if from != to { // not to see whether the registry has ranges
+			select {
+			case tables <- struct{}{}:
+			default: // of the image that waits for its turn
+			}
+		}
+		<-answers
+		return false
+	})
+	m := believingAll(t, []*registrytest.Registry{r, hangs}, 0, t.TempDir(), key)
+	m.config.Tables = []string{"**"}
+	var pulls sync.WaitGroup
+	defer pulls.Wait()
+	answer := sync.OnceFunc(func() { close(answers) })
+	defer answer()
+	for _, ref := range hanging {
+		pulls.Go(func() {
+			if _, err := m.Answerer("tables").Answer(t.Context(), pulled(im, ref)); err != nil {
+				t.Errorf("image %s, after its registry has answered: %v", ref, err)
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), makeTimeout/2)
+	defer cancel()
+	for range cap(tables) {
+		select {
+		case <-tables:
+		case <-ctx.Done():
+			t.Fatal("two images of the registry that hangs did not ask for their tables")
+		}
+	}
+	if _, err := m.Answerer("tables").Answer(ctx, pulled(im, ref)); err != nil {
+		t.Errorf("beside images of a registry that hangs: %v", err)
+	}
+	from, err := m.open(hangs.Host + "/d/image")
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, stop := within(ctx, 100*time.Millisecond)
+	defer stop()
+	const why = "wait until other images are read: no answer within 100ms"
+	if _, err := m.turns.wait(late, from); err == nil || err.Error() != why {
+		t.Errorf("a further image of the registry that hangs: %v, want %q", err, why)
+	}
+}
+
+// Images whose registry takes one connection at a time are answered one after the other.
+func TestTurnsOfOneConnection(t *testing.T) {
+	r, key := registrytest.Start(t, true), signer(1)
+	im, _, dir := twoFormats(t, r, key)
+	m := believingAll(t, []*registrytest.Registry{r}, 1, t.TempDir(), key)
+	m.config.Tables = []string{"**"}
+	var pulls sync.WaitGroup
+	for _, name := range []string{"a", "b", "c", "d"} {
+		ref, _ := r.Push(t, dir, name+"/image:1")
+		pulls.Go(func() {
+			if _, err := m.Answerer(Formats()...).Answer(t.Context(), pulled(im, ref)); err != nil {
+				t.Errorf("image %s: %v", ref, err)
+			}
+		})
+	}
+	pulls.Wait()
 }

@@ -14,7 +14,8 @@ import (
 )
 
 // lookTime returns how long an attached index is listed, and then looked for, in a pull that asks
-// for some formats. If a registry hangs meanwhile, there has to be time for the formats after it.
+// for some formats. Its blobs are fetched in three times that time. If one of these hangs, there is
+// time for the formats after it.
 func (m *Images) lookTime(formats []format) time.Duration {
 	if formats[len(formats)-1].tables == nil {
 		return m.makeTime
@@ -22,8 +23,8 @@ func (m *Images) lookTime(formats []format) time.Duration {
 	return m.makeTime / 4
 }
 
-// looking returns a context for a part of this, which ends after a time.
-func looking(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+// within returns a context for a part of this, which ends after a time.
+func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
 }
 
@@ -37,7 +38,7 @@ func list(
 	}
 	var all []v1.Descriptor
 	wait := begin(func() (err error) {
-		ctx, cancel := looking(ctx, limit)
+		ctx, cancel := within(ctx, limit)
 		defer cancel()
 		all, err = attachment.Listed(ctx, from, image)
 		return err

@@ -91,7 +91,10 @@ func (m *Images) make(
 		case errors.Is(err, repository.ErrNoRanges):
 			return id, notDirect{err}
 		case ctx.Err() != nil:
-			return id, fmt.Errorf("read the %s in %s: %w", f.name, from, context.Cause(ctx))
+			if cause := context.Cause(ctx); !errors.Is(err, cause) {
+				err = cause
+			}
+			return id, fmt.Errorf("read the %s in %s: %w", f.name, from, err)
 		case errors.As(err, new(checkError)):
 			return id, err
 		}
@@ -183,10 +186,11 @@ func makeOf(all tables) func(context.Context, *Images, *repository.Repository, *
 		if err := m.mayBeVerified(place{Repository: from.String(), Manifest: im.digest}, im); err != nil {
 			return made{}, err
 		}
-		if err := m.making.Acquire(ctx, 1); err != nil { // tables are large
+		end, err := m.turns.wait(ctx, from) // tables are large
+		if err != nil {
 			return made{}, err
 		}
-		defer m.making.Release(1)
+		defer end()
 		mapped, err := all(ctx, m, from, im)
 		if err != nil {
 			return made{}, err

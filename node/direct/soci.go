@@ -32,6 +32,10 @@ func readSOCI(ctx context.Context, m *Images, from *repository.Repository, im *r
 		if !found {
 			return m.readWhole(ctx, from, im, i)
 		}
+		if indexed.Table.Size > maxZTOC {
+			return nil, notDirect{fmt.Errorf("the zTOC of layer %s has %d bytes, more than the limit of %d", d.Digest,
+				indexed.Table.Size, maxZTOC)}
+		}
 		zTOC := v1.Descriptor{Digest: digest.Digest(indexed.Table.Digest.String()), Size: indexed.Table.Size}
 		b, err := from.Blob(ctx, zTOC, maxZTOC)
 		if err != nil {

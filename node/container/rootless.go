@@ -12,10 +12,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"lighter/proc"
+	"lighter/sleep"
 )
 
 // Containers of a user without privileges: the command runs again in a user namespace, in which the
@@ -25,6 +27,9 @@ import (
 
 // rootState has the directories of root's containers.
 const rootState = "/var/lib/lighter-containers"
+
+// killTime bounds the wait until the processes of a killed run are gone.
+const killTime = 10 * time.Second
 
 // namespace are the arguments of unshare that make the namespaces.
 var namespace = []string{"--user", "--map-root-user", "--map-auto", "--mount", "--propagation", "slave"}
@@ -63,15 +68,18 @@ func (s state) endKilled(ctx context.Context) error {
 	}
 	left, err := s.stale(ctx)
 	for _, h := range left {
-		err = errors.Join(err, h.kill(), h.lock.Close())
+		err = errors.Join(err, h.kill(ctx), h.lock.Close())
 	}
 	return err
 }
 
-// kill kills the process of a container: the one that the runtime has written down, and the
-// children of the runtime if it still runs. The runtime then ends.
-func (h home) kill() error {
-	h.killWritten()
+// kill ends the process of a container: the one that the runtime has written down, and the children
+// of the runtime if it still runs. The runtime then ends. What stays is reported when the files are
+// removed.
+func (h home) kill(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, killTime)
+	defer cancel()
+	h.endWritten(ctx)
 	all, err := proc.All()
 	for _, pid := range all {
 		args := proc.Arguments(pid) // none if the process has ended
@@ -83,8 +91,12 @@ func (h home) kill() error {
 		for _, file := range children {
 			list, _ := os.ReadFile(file)
 			for _, child := range strings.Fields(string(list)) {
-				if pid, err := strconv.Atoi(child); err == nil {
-					_ = unix.Kill(pid, unix.SIGKILL) // what stays is reported when its files are removed
+				pid, err := strconv.Atoi(child)
+				if err != nil {
+					continue
+				}
+				if start, err := proc.StartTicks(pid); err == nil {
+					end(ctx, pid, start)
 				}
 			}
 		}
@@ -92,9 +104,9 @@ func (h home) kill() error {
 	return err
 }
 
-// killWritten kills the process that runc (state.json) or crun (status) has written down, if it has
+// endWritten ends the process that runc (state.json) or crun (status) has written down, if it has
 // not ended.
-func (h home) killWritten() {
+func (h home) endWritten(ctx context.Context) {
 	for _, name := range []string{"state.json", "status"} {
 		var written struct {
 			RuncPID   int   `json:"init_process_pid"`
@@ -106,16 +118,27 @@ func (h home) killWritten() {
 		if err != nil || json.Unmarshal(text, &written) != nil {
 			continue // it is the other runtime, or the container was not made
 		}
-		process, err := os.FindProcess(cmp.Or(written.RuncPID, written.CrunPID))
-		if err != nil {
-			continue
-		}
-		// The process is held: its PID cannot be another's between the look and the signal.
-		start := cmp.Or(written.RuncStart, written.CrunStart)
-		if now, err := proc.StartTicks(process.Pid); err == nil && now == start {
-			_ = process.Kill() // what stays is reported when its files are removed
-		}
-		_ = process.Release()
+		end(ctx, cmp.Or(written.RuncPID, written.CrunPID), cmp.Or(written.RuncStart, written.CrunStart))
+	}
+}
+
+// end kills the process that has a PID since a time (proc.StartTicks), and waits until it is gone.
+// The runtime in the new namespace may not signal it, and fails while it is still ending.
+func end(ctx context.Context, pid int, start int64) {
+	process, err := os.FindProcess(pid)
+	if err != nil {
+		return
+	}
+	// The process is held: its PID cannot be another's between the look and the signal.
+	isThere := func() bool {
+		now, err := proc.StartTicks(pid)
+		return err == nil && now == start
+	}
+	if isThere() {
+		_ = process.Kill()
+	}
+	_ = process.Release()
+	for isThere() && sleep.For(ctx, 10*time.Millisecond) {
 	}
 }
 

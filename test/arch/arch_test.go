@@ -153,7 +153,7 @@ node/binds: durable node/mount node/platform wire
 node/bundle: bytesize durable node node/binds node/control node/imagestore node/mount node/spec node/standalone
 	store/registry wire
 node/completion: format/chunk node/mount node/trees sleep store/disk
-node/container: durable node/bundle node/mount proc
+node/container: durable node/bundle node/mount proc sleep
 node/control: buildinfo durable node/binds node/completion node/imagecache node/keeper node/ondemand node/preheat
 	node/report node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
@@ -222,7 +222,7 @@ test/e2e/bench: | bench/starts
 test/e2e/bounds: | node/control
 test/e2e/buildkit: | install node/front/containerd wire
 test/e2e/commands: | mirror wire wire/client
-test/e2e/containers: | node/control
+test/e2e/containers: | node/control proc
 test/e2e/converters:
 test/e2e/direct: | node/report sleep
 test/e2e/docker: | install node/doctor node/report wire

@@ -11,7 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"lighter/proc"
 	"lighter/test/testkit/eventually"
 	"lighter/test/testkit/unprivileged"
 )
@@ -105,6 +107,20 @@ func (u *user) leftovers() (left []string) {
 	return left
 }
 
+// runtimes returns the PIDs of the OCI runtimes of the user's containers.
+func (u *user) runtimes() (pids []int) {
+	all, err := proc.All()
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	for _, pid := range all {
+		if args := proc.Arguments(pid); len(args) > 1 && args[0] == "--root" && strings.HasPrefix(args[1], u.homes()) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
 // command returns the arguments of the user's `lighter run`.
 func (u *user) command(args ...string) []string {
 	return slices.Concat(u.as, []string{lighter, "run", "--runtime", oci, "--image-store", u.store}, args)
@@ -164,7 +180,7 @@ func testRootlessSignals(t *testing.T) {
 		t.Errorf("exit code %d, output %q; want 7 and one signal", code, lines)
 	}
 	// A run that was killed: the next one ends its container, and removes its files, whoever runs
-	// in the container.
+	// in the container, and even if its runtime is slow to see that the container has ended.
 	for _, as := range []string{"0", "33"} {
 		s = startArgv(t, u.command("--name", "killed", "-u", as, "base:1", "sh", "-c", "trap '' TERM"+waits))
 		if err := s.cmd.Process.Kill(); err != nil {
@@ -174,7 +190,18 @@ func testRootlessSignals(t *testing.T) {
 		if len(u.leftovers()) == 0 {
 			t.Error("a killed `lighter run` has left nothing: the test does not test what it says")
 		}
+		runtimes := u.runtimes()
+		signal := func(s syscall.Signal) {
+			for _, pid := range runtimes {
+				_ = syscall.Kill(pid, s) // it may have ended
+			}
+		}
+		signal(syscall.SIGSTOP)
+		goesOn := time.AfterFunc(time.Second, func() { signal(syscall.SIGCONT) })
 		u.run("--name", "killed", "base:1", "echo", "ran").gives(0, "ran")
+		if goesOn.Stop() || len(runtimes) == 0 {
+			t.Errorf("the next run did not wait for the runtimes %d of the killed one", runtimes)
+		}
 		eventually.Holds(t, "the end of the killed container", func() bool { return len(u.leftovers()) == 0 })
 		s.end()
 	}

@@ -2,15 +2,18 @@ package hub_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -297,6 +300,43 @@ func TestExportOfANewImage(t *testing.T) {
 	h.Exporter().NewDelay = time.Millisecond
 	h.push("a:1", image(lowerTar, upperTar))
 	eventually.Holds(t, "the image in the mirror", func() bool { return len(readMirror(t, dir)["manifests"]) == 1 })
+}
+
+// An image that is ready when a run has looked at all images, and has not ended yet, is in the
+// mirror soon, too.
+func TestExportOfAnImageAtTheEndOfARun(t *testing.T) {
+	t.Parallel()
+	to, dir := newMirror(t)
+	h := startHub(t, exportsTo(to))
+	h.exported()
+	h.Exporter().NewDelay = time.Millisecond
+	looked, goOn := make(chan struct{}), make(chan struct{})
+	h.Exporter().Log = slog.New(saying{slog.DiscardHandler, "the mirror was changed", sync.OnceFunc(func() {
+		close(looked)
+		<-goOn
+	})})
+	h.push("a:1", image(lowerTar, upperTar))
+	<-looked
+	h.push("b:1", image(lowerTar))
+	h.ready("b:1")
+	close(goOn)
+	eventually.Holds(t, "the image in the mirror", func() bool { return len(readMirror(t, dir)["manifests"]) == 2 })
+}
+
+// saying is a slog.Handler that calls a function for a message.
+type saying struct {
+	slog.Handler
+	message string
+	said    func()
+}
+
+func (s saying) Enabled(context.Context, slog.Level) bool { return true }
+
+func (s saying) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == s.message {
+		s.said()
+	}
+	return nil
 }
 
 // A hub that was started with another database, without images, leaves the mirror as it is, and

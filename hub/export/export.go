@@ -26,7 +26,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -102,8 +101,6 @@ type Exporter struct {
 	// NewDelay is the time from a new image to the run that copies it. Meanwhile its first layout
 	// is made, and further images may come. It is set before the first image.
 	NewDelay time.Duration
-
-	again atomic.Bool // Start was called during a run of this process
 }
 
 // New returns an exporter, and adds its kind of jobs to the queue.
@@ -114,22 +111,14 @@ func New(c Config) *Exporter {
 	return e
 }
 
-// Start makes a run begin at once. A run that has begun already may miss what is new now. If this
-// process does that run, it looks once more at the end.
+// Start makes a run begin at once, or after the run that has begun already: that one may miss what
+// is new now.
 func (e *Exporter) Start(ctx context.Context) error { return e.start(ctx, 0) }
 
 // StartForNew is Start, but the run begins after NewDelay, unless one is due earlier.
 func (e *Exporter) StartForNew(ctx context.Context) error { return e.start(ctx, e.NewDelay) }
 
 func (e *Exporter) start(ctx context.Context, delay time.Duration) error {
-	e.again.Store(true)
-	open, err := e.Catalog.Jobs.Open(ctx, JobKind, jobKey)
-	if err == nil && open.State == wire.JobRunning {
-		return nil // to add the job would interrupt it
-	}
-	if err != nil && !errors.Is(err, catalog.ErrNotFound) {
-		return err
-	}
 	if _, err := e.Catalog.Jobs.Add(ctx, catalog.Job{Kind: JobKind, Key: jobKey}, delay); err != nil {
 		return err
 	}
@@ -183,8 +172,7 @@ func (e *Exporter) run(ctx context.Context, j *jobs.Running) (err error) {
 	}
 	r.full = time.Since(r.state.Checked) > e.CheckEvery
 	began := time.Now()
-	for looked := false; err == nil && (!looked || e.again.Load()); looked = true {
-		e.again.Store(false)
+	for looked := false; err == nil && (!looked || r.again.Swap(false)); looked = true {
 		r.failed = nil
 		err = r.all(ctx)
 	}

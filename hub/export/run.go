@@ -36,6 +36,7 @@ type run struct {
 	listed map[chunk.ID]map[string]bool
 
 	failed []error
+	again  atomic.Bool // something has changed meanwhile: look once more
 
 	files, removed, bytes atomic.Int64 // what the run has done
 }

@@ -141,8 +141,8 @@ func (k *kept) open(id chunk.ID) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.trees[id] = t
-	for _, l := range t.layers {
-		k.packs[l.pack] = append(k.packs[l.pack], l)
+	for _, l := range t.layers { // they are read next
+		k.packs[l.pack] = slices.Concat([]*keptLayer{l}, k.packs[l.pack])
 	}
 	return nil
 }
@@ -231,11 +231,21 @@ func (k *kept) has(tree chunk.ID) bool {
 }
 
 // layersOf returns the layers whose blob is a pack, and what else is that pack: one for each tree
-// that has it.
+// that has it. The one that was added or preferred last comes first.
 func (k *kept) layersOf(pack chunk.ID) []*keptLayer {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.packs[pack]
+}
+
+// prefer makes a layer the first one of its pack, unless its tree is gone.
+func (k *kept) prefer(l *keptLayer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := k.packs[l.pack]
+	if i := slices.Index(all, l); i > 0 {
+		k.packs[l.pack] = slices.Concat([]*keptLayer{l}, all[:i], all[i+1:]) // readers have the old list
+	}
 }
 
 // publish gives a finished directory its tree's name. If the tree is kept already, it gets the

@@ -70,16 +70,20 @@ func (s *Source) Route(u chunk.Unit) string {
 func (m *Images) Source(hubs Hubs) *Source { return &Source{hubs, m} }
 
 // FetchUnit passes a unit to take: the bytes of a layer's blob, if a tree that was made here has
-// this layer.
+// this layer. If trees in several formats have it, or their registries differ, the one that has
+// answered last is tried first.
 func (s *Source) FetchUnit(ctx context.Context, u chunk.Unit, take func(store.Answer) error) error {
 	layers := s.images.kept.layersOf(u.Pack)
 	if len(layers) == 0 {
 		return s.Hubs.FetchUnit(ctx, u, take)
 	}
 	var failed error
-	for _, l := range layers {
+	for i, l := range layers {
 		for _, in := range s.images.kept.repositories(l) {
 			err := s.fetch(ctx, l, in, u.N, take)
+			if err == nil && i > 0 {
+				s.images.kept.prefer(l)
+			}
 			if err == nil || ctx.Err() != nil {
 				return err
 			}

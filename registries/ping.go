@@ -70,7 +70,11 @@ func byScheme[T any](
 			return without.answer, stopPlain, nil
 		case without.err != nil && failed != nil:
 			stopSecure()
-			return answer, stopPlain, fmt.Errorf("%w; %w", failed.err, without.err)
+			err := failed.err
+			if without.err.Error() != err.Error() {
+				err = fmt.Errorf("%w; %w", err, without.err)
+			}
+			return answer, stopPlain, err
 		}
 	}
 }

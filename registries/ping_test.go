@@ -73,3 +73,17 @@ func TestPing(t *testing.T) {
 		})
 	}
 }
+
+// If a registry fails for the same reason with and without TLS, the error says it once.
+func TestSameReason(t *testing.T) {
+	registry, err := name.NewRegistry("registry.test", name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reason := errors.New("it has no public address")
+	_, stop, err := byScheme(t.Context(), registry, func(context.Context, string) (int, error) { return 0, reason })
+	stop()
+	if !errors.Is(err, reason) || err.Error() != reason.Error() {
+		t.Errorf("error %q, want %q", err, reason)
+	}
+}

@@ -1,6 +1,6 @@
 // Package proc asks the kernel about other processes of this machine: which process is at the other
-// end of a Unix socket, which program it runs with which arguments, when it started, and whether it
-// is dead. It changes nothing and sends no signals.
+// end of a Unix socket, which program it runs with which arguments, which children it has, when it
+// started, and whether it is dead. It changes nothing and sends no signals.
 package proc
 
 import (
@@ -92,6 +92,21 @@ func Arguments(pid int) []string {
 		return nil
 	}
 	return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:]
+}
+
+// Children returns the PIDs of the processes that a process has started and has not waited for.
+// There are none if the process is not visible.
+func Children(pid int) (pids []int) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is right
+	for _, file := range files {
+		list, _ := os.ReadFile(file) // the thread may have ended
+		for _, child := range strings.Fields(string(list)) {
+			if pid, err := strconv.Atoi(child); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
 }
 
 // StartedBefore reports whether a process started before one of the files was changed, and so has

@@ -87,6 +87,9 @@ func TestCommand(t *testing.T) {
 		if all, err := All(); err != nil || !slices.Contains(all, pid) || !slices.Contains(all, os.Getpid()) {
 			t.Errorf("got the processes %v, %v; want %d and %d among them", all, err, pid, os.Getpid())
 		}
+		if got := Children(os.Getpid()); !slices.Contains(got, pid) || slices.Contains(got, os.Getpid()) {
+			t.Errorf("got the children %v, want %d among them, and not this process", got, pid)
+		}
 		if name, args := Program(pid), Arguments(pid); name != "sleep" || !slices.Equal(args, []string{"60"}) {
 			t.Errorf("deleted %t: got program %q with arguments %q", deleted, name, args)
 		}
@@ -94,8 +97,8 @@ func TestCommand(t *testing.T) {
 			t.Errorf("deleted %t: got %d bytes of the program, %v; want %d", deleted, len(got), err, len(text))
 		}
 	}
-	if name, args := Program(1<<30), Arguments(1<<30); name != "" || args != nil {
-		t.Errorf("a process that does not exist: got program %q with arguments %q", name, args)
+	if name, args, got := Program(1<<30), Arguments(1<<30), Children(1<<30); name != "" || args != nil || got != nil {
+		t.Errorf("a process that does not exist: got program %q with arguments %q, and children %v", name, args, got)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -87,17 +86,9 @@ func (h home) kill(ctx context.Context) error {
 		if at < 1 || args[at-1] != "--root" {
 			continue
 		}
-		children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-		for _, file := range children {
-			list, _ := os.ReadFile(file)
-			for _, child := range strings.Fields(string(list)) {
-				pid, err := strconv.Atoi(child)
-				if err != nil {
-					continue
-				}
-				if start, err := proc.StartTicks(pid); err == nil {
-					end(ctx, pid, start)
-				}
+		for _, child := range proc.Children(pid) {
+			if start, err := proc.StartTicks(child); err == nil {
+				end(ctx, child, start)
 			}
 		}
 	}

@@ -255,12 +255,17 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 	end := time.Now().Add(lookupTimeout)
 	ctx, cancel := context.WithDeadlineCause(context.Background(), end, noAnswerError(lookupTimeout))
 	defer cancel()
+	// endOf returns until when an answerer is waited for, and how long that is.
+	endOf := func(n int) (time.Time, time.Duration) {
+		rest := nextTime * time.Duration(len(r.config.Answerers)-n-1)
+		return end.Add(-rest), lookupTimeout - rest
+	}
 	isHubSilent := false
 	err = retry(ctx, func() (err error) {
 		var before []error // why the answerers before the one that answers have not
 		answer, err = askFirst(r.config.Answerers, func(a Answerer) (map[string]*facts, error) {
-			rest := nextTime * time.Duration(len(r.config.Answerers)-len(before)-1)
-			ctx, cancel := context.WithDeadlineCause(ctx, end.Add(-rest), noAnswerError(lookupTimeout-rest))
+			until, waited := endOf(len(before))
+			ctx, cancel := context.WithDeadlineCause(ctx, until, noAnswerError(waited))
 			defer cancel()
 			all, err := r.askOne(ctx, a, q, before)
 			if before = append(before, err); errors.As(err, new(hubError)) {
@@ -271,7 +276,7 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 		return err
 	}, func(err error) (time.Duration, bool) {
 		wait, ok := retryAfter(err)
-		first := end.Add(-nextTime * time.Duration(len(r.config.Answerers)-1)) // the end for the first answerer
+		first, _ := endOf(0)
 		return wait, ok && time.Now().Add(wait).Before(first)
 	})
 	switch {

@@ -32,12 +32,7 @@ func readSOCI(ctx context.Context, m *Images, from *repository.Repository, im *r
 		if !found {
 			return m.readWhole(ctx, from, im, i)
 		}
-		if indexed.Table.Size > maxZTOC {
-			return nil, notDirect{fmt.Errorf("the zTOC of layer %s has %d bytes, more than the limit of %d", d.Digest,
-				indexed.Table.Size, maxZTOC)}
-		}
-		zTOC := v1.Descriptor{Digest: digest.Digest(indexed.Table.Digest.String()), Size: indexed.Table.Size}
-		b, err := from.Blob(ctx, zTOC, maxZTOC)
+		b, err := readBlob(ctx, from, indexed.Table, maxZTOC)
 		if err != nil {
 			return nil, err
 		}
@@ -120,9 +115,8 @@ func readPrefetch(ctx context.Context, from *repository.Repository, list *soci.B
 	if list == nil {
 		return nil, nil
 	}
-	d := v1.Descriptor{Digest: digest.Digest(list.Digest.String()), Size: list.Size}
-	b, err := from.Blob(ctx, d, soci.MaxPrefetch)
-	if errors.Is(err, chunk.ErrNotFound) || d.Size > soci.MaxPrefetch {
+	b, err := readBlob(ctx, from, *list, soci.MaxPrefetch)
+	if errors.Is(err, chunk.ErrNotFound) {
 		err = notDirect{err}
 	}
 	if err != nil {
@@ -133,4 +127,14 @@ func readPrefetch(ctx context.Context, from *repository.Repository, list *soci.B
 		return nil, notDirect{err}
 	}
 	return spans, nil
+}
+
+// readBlob reads a blob that an index names. The error is notDirect if the blob has more than limit
+// bytes.
+func readBlob(ctx context.Context, from *repository.Repository, which soci.Blob, limit int64) ([]byte, error) {
+	b, err := from.Blob(ctx, v1.Descriptor{Digest: digest.Digest(which.Digest.String()), Size: which.Size}, limit)
+	if which.Size > limit {
+		err = notDirect{err}
+	}
+	return b, err
 }

@@ -40,8 +40,8 @@ func TestSocketPathsTooLong(t *testing.T) {
 	}
 }
 
-// By default, the hubs are asked first. Of what a registry has, an attached index comes first, and
-// then tables of contents, because they need no request of their own.
+// The default order of sources: hubs, attached indexes, tables of contents, SOCI indexes. Tables of
+// contents come before SOCI indexes, because they need no request of their own.
 func TestDefaultSources(t *testing.T) {
 	if got, want := DefaultConfig().Sources, []string{"hub", "attached", "tables", "soci"}; !slices.Equal(got, want) {
 		t.Errorf("the default sources are %q, want %q", got, want)

@@ -27,21 +27,23 @@ func (h *Header) CheckMetadata(ctx context.Context, r io.ReaderAt) error {
 		err = fmt.Errorf("%w: it has %d files of %d bytes, the index says %d of %d",
 			erofs.ErrInvalid, stats.Files, stats.Bytes, h.Files, h.Bytes)
 	}
-	if errors.Is(err, erofs.ErrInvalid) {
-		return &chunk.InvalidError{What: "metadata image", Err: err}
-	}
-	return err
+	return metadataError(err)
 }
 
 // Inodes returns how many inodes a metadata image of h.MetadataSize bytes says that it has: files,
 // directories and others. CheckMetadata checks the number. Errors are as those of CheckMetadata.
 func (h *Header) Inodes(r io.ReaderAt) (uint64, error) {
 	image, err := erofs.Open(r, h.MetadataSize)
-	switch {
-	case errors.Is(err, erofs.ErrInvalid):
-		return 0, &chunk.InvalidError{What: "metadata image", Err: err}
-	case err != nil:
-		return 0, err
+	if err != nil {
+		return 0, metadataError(err)
 	}
 	return image.Inodes(), nil
+}
+
+// metadataError makes a *chunk.InvalidError of the error of an image that is invalid.
+func metadataError(err error) error {
+	if errors.Is(err, erofs.ErrInvalid) {
+		return &chunk.InvalidError{What: "metadata image", Err: err}
+	}
+	return err
 }

@@ -80,6 +80,7 @@ type Service struct {
 	flights   singleflight.Group
 	rests     rests
 	permits   *lru.Cache[string, time.Time]        // when a reader was last seen to be admitted, by reader.key
+	answered  *lru.Cache[string, time.Time]        // when a registry last answered, by reader.key and question
 	refused   *expirable.LRU[string, error]        // by reader.key and question
 	sources   *expirable.LRU[string, *pull.Source] // by reader.key
 	tags      *lru.Cache[string, tag]              // by REPOSITORY:TAG
@@ -96,8 +97,9 @@ func New(ctx context.Context, c Config) *Service {
 	s := &Service{config: c, registries: map[string]*Registry{}, secret: []byte(rand.Text()),
 		permits: cache[time.Time](maxPermits), tags: cache[tag](maxNames), names: cache[string](maxNames),
 		parents: cache[parent](maxNames), sizes: cache[int64](maxSizes), manifests: newManifestCache(),
-		refused: expirable.NewLRU[string, error](maxRefused, nil, refusedTime),
-		sources: expirable.NewLRU[string, *pull.Source](maxSources, nil, sourceTime)}
+		answered: cache[time.Time](maxAnswered),
+		refused:  expirable.NewLRU[string, error](maxRefused, nil, refusedTime),
+		sources:  expirable.NewLRU[string, *pull.Source](maxSources, nil, sourceTime)}
 	s.life, s.end = context.WithCancel(ctx)
 	s.pulls.service = s
 	for _, r := range c.Registries {

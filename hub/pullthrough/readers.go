@@ -20,12 +20,13 @@ const (
 	stalePermitTime = 24 * time.Hour
 	// refusedTime is how long an answer counts that an object does not exist, or may not be read.
 	refusedTime = 10 * time.Second
-	// maxPermits, maxRefused and maxSources bound what is remembered of clients. The least recently
-	// used is forgotten first.
-	maxPermits = 16_384
-	maxRefused = 4096
-	maxSources = 1024
-	sourceTime = 10 * time.Minute
+	// maxPermits, maxAnswered, maxRefused and maxSources bound what is remembered of clients. The
+	// least recently used is forgotten first.
+	maxPermits  = 16_384
+	maxAnswered = 4096
+	maxRefused  = 4096
+	maxSources  = 1024
+	sourceTime  = 10 * time.Minute
 	// askTimeout bounds one question to a registry, for all clients that wait for the answer.
 	askTimeout = 30 * time.Second
 )
@@ -43,7 +44,8 @@ func (l Login) Anonymous() bool { return l == Login{} }
 type reader struct {
 	*request
 	login Login
-	key   string // of repository and login; it tells nothing of the password
+	key   string    // of repository and login; it tells nothing of the password
+	came  time.Time // when the client asked the hub
 }
 
 // everybody returns the login with which all clients of the hub may read a registry.
@@ -55,7 +57,8 @@ func (r *Registry) everybody() Login { return Login{Own: r.Readers == Hub} }
 // digest, and has to stand for the manifest with that digest. Errors are ErrMoved, ErrPrivate, or
 // say that the registry cannot be asked now.
 func (s *Service) Admit(ctx context.Context, r *Registry, repository, which, digest string) error {
-	everybody := &reader{request: &request{registry: r, repository: repository}, login: r.everybody()}
+	everybody := &reader{request: &request{registry: r, repository: repository}, login: r.everybody(),
+		came: time.Now()}
 	everybody.key = s.keyOf(repository, everybody.login)
 	err := s.ask(ctx, everybody, "admit "+which+" as "+digest, func(ctx context.Context, from *pull.Source) error {
 		d, err := from.Stat(ctx, which)
@@ -85,7 +88,7 @@ func (s *Service) Admit(ctx context.Context, r *Registry, repository, which, dig
 // readerOf returns who makes a request. The hub's own administrators are nobody to other
 // registries: their token must not be sent there.
 func (s *Service) readerOf(r *request) *reader {
-	rd := &reader{request: r}
+	rd := &reader{request: r, came: time.Now()}
 	switch r.registry.Readers {
 	case Hub:
 		rd.login = Login{Own: true}
@@ -155,7 +158,8 @@ func (s *Service) permit(ctx context.Context, rd *reader) error {
 }
 
 // ask asks the reader's registry something, once for all clients that ask the same at the same
-// time. An error is errMissing, errDenied or errUnavailable, or ctx has ended.
+// time. A client that came before the last answer does not ask again. An error is errMissing,
+// errDenied or errUnavailable, or ctx has ended.
 func (s *Service) ask(
 	ctx context.Context, rd *reader, what string, fn func(ctx context.Context, from *pull.Source) error,
 ) error {
@@ -164,6 +168,9 @@ func (s *Service) ask(
 		return refused
 	}
 	_, err := once(ctx, s, key, func(ctx context.Context) (struct{}, error) {
+		if at, ok := s.answered.Get(key); ok && at.After(rd.came) {
+			return struct{}{}, nil
+		}
 		if until := s.rests.until(rd.registry.Host); time.Now().Before(until) {
 			return struct{}{}, fmt.Errorf("%w: it did not answer, and is asked again at %s", errUnavailable,
 				until.Format(time.TimeOnly))
@@ -176,6 +183,7 @@ func (s *Service) ask(
 		switch {
 		case err == nil:
 			s.permits.Add(rd.key, time.Now())
+			s.answered.Add(key, time.Now())
 		case !errors.Is(err, errUnavailable):
 			s.refused.Add(key, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -27,6 +28,7 @@ import (
 type fakeHub struct {
 	tree           chunk.ID
 	index          []byte
+	changing       sync.Mutex // guards locations while the node asks for them in the background
 	locations      []byte
 	otherLocations [][]byte     // locations of other origins, which are asked first
 	asked          atomic.Int32 // number of requests for an index
@@ -114,11 +116,14 @@ func (h *fakeHub) Index(ctx context.Context, id chunk.ID, take func(io.Reader) e
 
 func (h *fakeHub) Locations(ctx context.Context, id, have chunk.ID, take func(io.Reader) error) error {
 	h.askedLocations.Add(1)
-	if !have.IsZero() && h.skipsCurrent && have == chunk.Sum(h.locations) {
+	h.changing.Lock()
+	locations := h.locations
+	h.changing.Unlock()
+	if !have.IsZero() && h.skipsCurrent && have == chunk.Sum(locations) {
 		return nil
 	}
 	if h.locationsStall {
-		return take(stalled{bytes.NewReader(h.locations[:60]), ctx})
+		return take(stalled{bytes.NewReader(locations[:60]), ctx})
 	}
 	if h.noLocations.Load() {
 		return errors.New("not today")
@@ -129,9 +134,9 @@ func (h *fakeHub) Locations(ctx context.Context, id, have chunk.ID, take func(io
 		}
 	}
 	if h.moreLocations != nil {
-		return take(io.MultiReader(bytes.NewReader(h.locations), h.moreLocations))
+		return take(io.MultiReader(bytes.NewReader(locations), h.moreLocations))
 	}
-	return take(bytes.NewReader(h.locations))
+	return take(bytes.NewReader(locations))
 }
 
 // openTrees returns an empty store whose source is the hub.

@@ -44,6 +44,8 @@ func (h *fakeHub) relocated(name string) chunk.ID {
 	for range 100 {
 		l.Add(chunk.Unit{Pack: pack})
 	}
+	h.changing.Lock()
+	defer h.changing.Unlock()
 	h.locations = l.Encode()
 	return pack
 }

@@ -8,8 +8,8 @@ import (
 	"lighter/hub/pull"
 )
 
-// A client may look into the memory of the hub just before the answer to another client arrives, and
-// ask just after it. The registry is not asked again.
+// A client may look into the memory of the hub just before the answer to another client arrives,
+// and ask just after it. The registry is not asked again.
 func TestAskNotAgain(t *testing.T) {
 	s := New(t.Context(), Config{Open: func(context.Context, string, Login) (*pull.Source, error) {
 		return &pull.Source{}, nil

@@ -18,7 +18,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -79,10 +81,26 @@ func call(conn *grpc.ClientConn, name, text string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	path := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
-	if err := conn.Invoke(ctx, path, request, response, grpc.WaitForReady(true)); err != nil {
-		return nil, err
+	for {
+		err := conn.Invoke(ctx, path, request, response, grpc.WaitForReady(true))
+		if err == nil {
+			return protojson.Marshal(response)
+		}
+		if !starting(err) {
+			return nil, err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, err
+		}
 	}
-	return protojson.Marshal(response)
+}
+
+// starting reports whether containerd has refused a call because it accepts connections already, but not yet calls.
+// It has no code of its own for that.
+func starting(err error) bool {
+	return status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "not initialized yet")
 }
 
 // find returns the method of one of the two services.

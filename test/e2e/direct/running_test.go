@@ -21,6 +21,9 @@ import (
 	"lighter/test/testkit/tarball"
 )
 
+// onlyReads is the line that keeps a node from fetching what nobody has read.
+const onlyReads = "prefetch = false"
+
 // pushUnread makes an image of base and a layer with the file /opt/unread. It pushes the image, in
 // eStargz or as it is, and returns the layer's digest.
 func pushUnread(t *testing.T, s *site.Site, name, content string, lazy bool) digest.Digest {
@@ -80,7 +83,7 @@ func sumUnread(content string) string {
 // which nothing is cached: its bytes come from the registry.
 func TestKilledUnderAContainer(t *testing.T) {
 	key, public := makeKey(t)
-	s := startWith(t, site.Options{Hubs: []string{}}, trusting("lazy/*"), quiet(),
+	s := startWith(t, site.Options{Hubs: []string{}}, trusting("lazy/*"), quiet(), onlyReads,
 		"attached_keys = [\""+public+"\"]")
 	const size = 4 << 20
 	noise := tarball.Noise(2 * size)
@@ -110,7 +113,7 @@ func TestKilledUnderAContainer(t *testing.T) {
 // cached fail within a minute, and only these. The node's log names the layer. When it is there
 // again, the reads succeed within seconds.
 func TestLayerIsLostAndFound(t *testing.T) {
-	s := start(t, site.Options{Hubs: []string{}}, "lazy/*")
+	s := startWith(t, site.Options{Hubs: []string{}}, trusting("lazy/*"), quiet(), onlyReads)
 	content := tarball.Noise(4 << 20)
 	layer := pushUnread(t, s, "lazy/unread", content, true)
 	file := s.BlobFile(layer)

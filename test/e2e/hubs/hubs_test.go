@@ -63,7 +63,7 @@ func start(t *testing.T, options site.Options, config string) *site.Site {
 	}
 	options.HubArgs = []string{"--config", configFile(t, config)}
 	// Without recordings, startup packs have none of the files that the tests read.
-	options.NodeArgs = []string{"--held-delay", "1s", "--record=false"}
+	options.NodeArgs = append(options.NodeArgs, "--held-delay", "1s", "--record=false")
 	s, err := site.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)

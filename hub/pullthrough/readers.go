@@ -57,9 +57,7 @@ func (r *Registry) everybody() Login { return Login{Own: r.Readers == Hub} }
 // digest, and has to stand for the manifest with that digest. Errors are ErrMoved, ErrPrivate, or
 // say that the registry cannot be asked now.
 func (s *Service) Admit(ctx context.Context, r *Registry, repository, which, digest string) error {
-	everybody := &reader{request: &request{registry: r, repository: repository}, login: r.everybody(),
-		came: time.Now()}
-	everybody.key = s.keyOf(repository, everybody.login)
+	everybody := s.newReader(&request{registry: r, repository: repository}, r.everybody())
 	err := s.ask(ctx, everybody, "admit "+which+" as "+digest, func(ctx context.Context, from *pull.Source) error {
 		d, err := from.Stat(ctx, which)
 		if err == nil && d.Digest == "" { // the registry does not say it
@@ -88,17 +86,21 @@ func (s *Service) Admit(ctx context.Context, r *Registry, repository, which, dig
 // readerOf returns who makes a request. The hub's own administrators are nobody to other
 // registries: their token must not be sent there.
 func (s *Service) readerOf(r *request) *reader {
-	rd := &reader{request: r, came: time.Now()}
+	var login Login
 	switch r.registry.Readers {
 	case Hub:
-		rd.login = Login{Own: true}
+		login = Login{Own: true}
 	case Credentials:
 		if user, password, ok := r.BasicAuth(); ok && !s.config.IsAdministrator(r.Request) {
-			rd.login = Login{Username: user, Password: password}
+			login = Login{Username: user, Password: password}
 		}
 	}
-	rd.key = s.keyOf(r.repository, rd.login)
-	return rd
+	return s.newReader(r, login)
+}
+
+// newReader returns a client that comes now.
+func (s *Service) newReader(r *request, login Login) *reader {
+	return &reader{request: r, login: login, key: s.keyOf(r.repository, login), came: time.Now()}
 }
 
 func (s *Service) keyOf(repository string, l Login) string {

@@ -114,8 +114,8 @@ func TestRemovedImageIsHeld(t *testing.T) {
 // input/output error, and log, status and doctor say why.
 func TestNodeComesBackTooLate(t *testing.T) {
 	url := database.Database(t)
-	onlyReads := site.Options{NodeArgs: []string{"--prefetch=false"}} // fetch chunks
-	s := start(t, onlyReads, fmt.Sprintf("catalog = %q\nbucket = %q\n", url, newBucket(t))+collectsAtOnce)
+	options := site.Options{NodeArgs: []string{"--prefetch=false"}} // only reads fetch chunks
+	s := start(t, options, fmt.Sprintf("catalog = %q\nbucket = %q\n", url, newBucket(t))+collectsAtOnce)
 	add(t, s, image(t, 0, 4), "late")
 	c := run(t, s, site.Reference("late"))
 	reads(t, c, 0, 2)
